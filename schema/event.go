@@ -1,0 +1,371 @@
+package schema
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Types of events that a log holds. Types that begin with "x." are the
+// caller's own.
+const (
+	TypeWriterOpened      = "writer_opened" // the seal of a segment
+	TypeWriterReleased    = "writer_released"
+	TypeSessionStarted    = "session_started"
+	TypeUserMessage       = "user_message"
+	TypeAssistantMessage  = "assistant_message"
+	TypeReasoning         = "reasoning"
+	TypeToolCall          = "tool_call"
+	TypeApprovalRequested = "approval_requested"
+	TypeDecision          = "permission_decision"
+	TypeToolStarted       = "tool_started"
+	TypeToolResult        = "tool_result"
+	TypePhaseChanged      = "phase_changed"
+	TypePostureChanged    = "posture_changed"
+	TypeStateChanged      = "state_changed"
+	TypeUsage             = "usage"
+	TypeTurnFailed        = "turn_failed"
+	TypeHistoryCompaction = "history_compaction"
+	TypeHistoryRewind     = "history_rewind"
+	TypeSessionEnded      = "session_ended"
+	TypeDeadLetter        = "dead_letter"
+	TypeNote              = "note"
+)
+
+// How a writer came by its epoch.
+const (
+	HowNew      = "new"
+	HowResumed  = "resumed"  // the last holder released the session
+	HowTakeover = "takeover" // the last holder is dead
+	HowForced   = "forced"   // the last holder may live
+	HowRoll     = "roll"     // the same process, after a write that failed
+	HowRepair   = "repair"
+)
+
+// ephemeral types are only ever published live.
+var ephemeral = map[string]bool{
+	"text_delta": true, "reasoning_delta": true, "tool_progress": true,
+	"status": true, "plan": true, "context_pressure": true,
+}
+
+// appendable types may come from an agent; the executor and the journal own
+// the others.
+var appendable = map[string]bool{
+	TypeUserMessage: true, TypeAssistantMessage: true, TypeReasoning: true, TypeStateChanged: true, TypeUsage: true,
+	TypeTurnFailed: true, TypeHistoryCompaction: true, TypeHistoryRewind: true, TypeNote: true,
+}
+
+// IsOwn reports whether typ is one of the caller's own types.
+func IsOwn(typ string) bool { return strings.HasPrefix(typ, "x.") }
+
+// Appendable is nil for the types an agent may append. Live-only types are
+// EphemeralNotLoggable; types that the executor owns, unknown ones and what is
+// no type at all are InvalidArgs.
+func Appendable(typ string) error {
+	switch {
+	case ephemeral[typ]:
+		return Errorf(EphemeralNotLoggable, "%s is only ever published live", typ)
+	case appendable[typ], IsOwn(typ) && ValidType(typ):
+		return nil
+	case KnownType(typ):
+		return Errorf(InvalidArgs, "%s is written by the executor only", typ)
+	}
+	return Errorf(InvalidArgs, "%s is no type that can be appended; types of your own begin with x.", quote(typ))
+}
+
+// KnownType reports whether typ is one of the types above.
+func KnownType(typ string) bool { _, ok := fields[typ]; return ok }
+
+// want is what a field of data must be.
+type want struct {
+	name     string
+	kind     byte // s string, n number from 0, b boolean, o object, a array, ? anything
+	required bool
+}
+
+// A spec such as "call_id!s args!? dry_run:b" lists the fields of a type: !
+// is required, : is optional, the letter is the kind. "text|content" is
+// required in one of two forms.
+type spec struct {
+	fields []want
+	oneOf  []string
+}
+
+var fields = map[string]spec{
+	TypeWriterOpened:      parseSpec("claim!s how!s previous:o carried:n void:a skipped:a evidence:o"),
+	TypeWriterReleased:    parseSpec("reason!s"),
+	TypeSessionStarted:    parseSpec("labels:o workspace:s posture:o task_kind:s phase:s parent:o trace:?"),
+	TypeUserMessage:       parseSpec("text|content text:s content:? partial:b model:s turn:?"),
+	TypeAssistantMessage:  parseSpec("text|content text:s content:? partial:b model:s turn:?"),
+	TypeReasoning:         parseSpec("item!? model!s dialect:s"),
+	TypeToolCall:          parseSpec("call_id!s name!s args!? args_sha256!s context:? turn:? tier:n phase:s dry_run:b key:s delivery:? redacted:a trace:?"),
+	TypeApprovalRequested: parseSpec("call_id!s approval_id!s reason!s expires_at:s"),
+	TypeDecision:          parseSpec("call_id!s decision!s gate!s by!s approval_id:s args_sha256:s grant:o rule:s policy_hash:s reason:s"),
+	TypeToolStarted:       parseSpec("call_id!s attempt!n executor!s tool_version:s deadline:s possibly_running:?"),
+	TypeToolResult:        parseSpec("output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s"),
+	TypePhaseChanged:      parseSpec("from!s to!s task_kind:s trigger:?"),
+	TypePostureChanged:    parseSpec("from!? to!o by!s reason!s"),
+	TypeStateChanged:      parseSpec("patch!?"),
+	TypeUsage:             parseSpec("model!s tokens!? cost:?"),
+	TypeTurnFailed:        parseSpec("terminal_status!s error!o"),
+	TypeHistoryCompaction: parseSpec("range!o summary!? strategy!s tail!?"),
+	TypeHistoryRewind:     parseSpec("to_seq!n reason:s"),
+	TypeSessionEnded:      parseSpec("outcome!s reason:s"),
+	TypeDeadLetter:        parseSpec("call_id:s reason!s deliveries!n message!?"),
+	TypeNote:              {},
+}
+
+func parseSpec(text string) (s spec) {
+	for f := range strings.FieldsSeq(text) {
+		if name, kind, ok := strings.Cut(f, "!"); ok {
+			s.fields = append(s.fields, want{name, kind[0], true})
+		} else if name, kind, ok := strings.Cut(f, ":"); ok {
+			s.fields = append(s.fields, want{name, kind[0], false})
+		} else {
+			s.oneOf = strings.Split(f, "|")
+		}
+	}
+	return s
+}
+
+// values that one field of one type may have.
+var values = map[string][]string{
+	TypeDecision + ".decision":    {"allow", "deny"},
+	TypeSessionEnded + ".outcome": {"completed", "failed", "partial", "cancelled"},
+	TypeWriterOpened + ".how":     {HowNew, HowResumed, HowTakeover, HowForced, HowRoll, HowRepair},
+}
+
+// CheckData says whether data fits its type: InvalidArgs with the pointer of
+// what is missing or of the wrong kind, EphemeralNotLoggable for live-only
+// types, nil for every type that is not known. Keys that are not known are
+// kept and ignored; that is how types grow. data must come from Compact.
+func CheckData(typ string, data []byte) error {
+	if ephemeral[typ] {
+		return Errorf(EphemeralNotLoggable, "%s is only ever published live", typ)
+	}
+	spec, known := fields[typ]
+	if !known {
+		if !ValidType(typ) {
+			return Errorf(InvalidArgs, "%s is no type of an event", quote(typ))
+		}
+		return nil
+	}
+	bad := func(key, why string) error {
+		return Errorf(InvalidArgs, "%s: %s %s", typ, key, why).With("pointer", "/data/"+key)
+	}
+	if len(data) == 0 || data[0] != '{' {
+		return Errorf(InvalidArgs, "%s: data is not an object", typ).With("pointer", "/data")
+	}
+	var have [32]bool
+	one := len(spec.oneOf) == 0
+	d := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if _, err := d.ReadToken(); err != nil {
+		return bad("", "is not JSON")
+	}
+	for d.PeekKind() != '}' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return bad("", "is not JSON")
+		}
+		key := name.String()
+		v, err := d.ReadValue()
+		if err != nil {
+			return bad(key, "is not JSON")
+		}
+		for _, k := range spec.oneOf {
+			one = one || k == key
+		}
+		for i, w := range spec.fields {
+			if w.name != key {
+				continue
+			}
+			have[i] = true
+			if !fits(v, w) {
+				return bad(key, "must be "+kindName[w.kind])
+			}
+			if allowed := values[typ+"."+key]; allowed != nil && !oneOf(allowed, v) {
+				return bad(key, "must be one of "+strings.Join(allowed, ", "))
+			}
+		}
+	}
+	for i, w := range spec.fields {
+		if w.required && !have[i] {
+			return bad(w.name, "is missing")
+		}
+	}
+	if !one {
+		return bad(strings.Join(spec.oneOf, " or "), "is missing")
+	}
+	return nil
+}
+
+var kindName = map[byte]string{'s': "a string", 'n': "a number from 0, without fraction", 'b': "true or false", 'o': "an object", 'a': "an array"}
+
+// fits also refuses the empty string where a string is required: an empty
+// call id or reason says nothing.
+func fits(v jsontext.Value, w want) bool {
+	switch w.kind {
+	case 's':
+		return v[0] == '"' && (len(v) > 2 || !w.required)
+	case 'n':
+		_, err := strconv.ParseUint(string(v), 10, 63)
+		return err == nil
+	case 'b':
+		return v[0] == 't' || v[0] == 'f'
+	case 'o':
+		return v[0] == '{'
+	case 'a':
+		return v[0] == '['
+	}
+	return true
+}
+
+func oneOf(allowed []string, v jsontext.Value) bool {
+	for _, a := range allowed {
+		if string(v) == strconv.Quote(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// Unmarshal reads data into one of the structs below. Keys match exactly: the
+// standard decoder would let "CALL_ID" overwrite "call_id", and then two
+// readers had two truths.
+func Unmarshal(data []byte, v any) error {
+	if err := json.Unmarshal(data, v); err != nil && err != io.EOF {
+		return Errorf(InvalidArgs, "data does not fit its type").Cause(err)
+	}
+	return nil
+}
+
+// Seal is the data of writer_opened.
+type Seal struct {
+	Claim    string    `json:"claim"`
+	How      string    `json:"how"`
+	Previous *Previous `json:"previous"`
+	Carried  int       `json:"carried"`
+	Void     []uint64  `json:"void"`
+	Evidence *Evidence `json:"evidence"`
+}
+
+// Previous is what counts of the newest sealed segment before: Len of its
+// bytes are trusted, Len to Size was a torn tail when the seal was written,
+// what lies beyond Size came later from a writer that had lost. A stream store
+// has neither.
+type Previous struct {
+	Epoch uint64 `json:"epoch"`
+	Len   *int64 `json:"len"`
+	Size  *int64 `json:"size"`
+	Seq   uint64 `json:"seq"`
+	Sum   Sum    `json:"sum"`
+}
+
+// Evidence says what a take-over was based on and who wanted it.
+type Evidence struct {
+	State    string `json:"state"`
+	Observed string `json:"observed"`
+	By       string `json:"by"`
+	Reason   string `json:"reason"`
+}
+
+// Data is the JSON of a seal.
+func (s *Seal) Data() []byte {
+	var o Object
+	o.Text("claim", s.Claim).Text("how", s.How)
+	if p := s.Previous; p != nil {
+		var q Object
+		q.Uint("epoch", p.Epoch)
+		if p.Len != nil && p.Size != nil {
+			q.Uint("len", uint64(*p.Len)).Uint("size", uint64(*p.Size))
+		}
+		o.Raw("previous", q.Uint("seq", p.Seq).Text("sum", p.Sum.String()).Bytes())
+	}
+	if s.Carried > 0 {
+		o.Uint("carried", uint64(s.Carried))
+	}
+	if len(s.Void) > 0 {
+		list := []byte{'['}
+		for i, n := range s.Void {
+			if i > 0 {
+				list = append(list, ',')
+			}
+			list = strconv.AppendUint(list, n, 10)
+		}
+		o.Raw("void", append(list, ']'))
+	}
+	if e := s.Evidence; e != nil {
+		var q Object
+		o.Raw("evidence", q.Text("state", e.State).Text("observed", e.Observed).Text("by", e.By).Text("reason", e.Reason).Bytes())
+	}
+	return o.Bytes()
+}
+
+// ArgsSHA256 is the args_sha256 of arguments that came from Compact.
+func ArgsSHA256(args []byte) (string, error) {
+	b, err := CanonicalArgs(args)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// An Object builds compact JSON with its keys in the order they are added. The
+// zero Object is ready for use.
+type Object struct{ buf []byte }
+
+func (o *Object) key(k string) {
+	if len(o.buf) == 0 {
+		o.buf = append(o.buf, '{')
+	} else {
+		o.buf = append(o.buf, ',')
+	}
+	o.buf, _ = jsontext.AppendQuote(o.buf, k) // an error only says that text was replaced
+	o.buf = append(o.buf, ':')
+}
+
+// Text adds a string; broken UTF-8 in it becomes U+FFFD.
+func (o *Object) Text(key, value string) *Object {
+	o.key(key)
+	valid, _ := ValidUTF8(value)
+	o.buf, _ = jsontext.AppendQuote(o.buf, valid)
+	return o
+}
+
+// Raw adds JSON that is compact already.
+func (o *Object) Raw(key string, value []byte) *Object {
+	o.key(key)
+	o.buf = append(o.buf, value...)
+	return o
+}
+
+// Uint adds a number.
+func (o *Object) Uint(key string, value uint64) *Object {
+	o.key(key)
+	o.buf = strconv.AppendUint(o.buf, value, 10)
+	return o
+}
+
+// Bool adds true or false.
+func (o *Object) Bool(key string, value bool) *Object {
+	o.key(key)
+	o.buf = strconv.AppendBool(o.buf, value)
+	return o
+}
+
+// Bytes ends the object and returns it. The Object is empty again.
+func (o *Object) Bytes() []byte {
+	b := append(o.buf, '}')
+	if len(b) == 1 {
+		b = []byte("{}")
+	}
+	o.buf = nil
+	return b
+}

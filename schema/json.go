@@ -1,0 +1,432 @@
+package schema
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// MaxDepth is how deep data may nest; data itself is level 1.
+const MaxDepth = 250
+
+// Compact is the door for JSON from outside. It appends src to dst without the
+// white space between tokens and otherwise byte for byte: numbers keep their
+// text, objects the order of their keys, strings their escapes. Broken UTF-8
+// and lone surrogates become U+FFFD; replaced says how many (RFC 3629 decoding
+// with one replacement for each maximal subpart, Unicode 3.9).
+//
+// level is how deep the value will stand: 1 for an event's data, 2 for a value
+// inside it. Text that is not JSON (RFC 8259), a key that stands twice in one
+// object and nesting over MaxDepth are refused with InvalidArgs, whose details
+// hold the reason and the offset in src. dst is unchanged then. dst must not
+// overlap src.
+func Compact(dst, src []byte, level int) (out []byte, replaced int, err error) {
+	s := scanner{src: src, dst: dst, write: true, depth: level - 1}
+	s.space()
+	if r := s.value(); r != "" {
+		return dst, 0, s.refuse(r)
+	}
+	if s.space(); s.pos < len(src) {
+		return dst, 0, s.refuse(InvalidJSON)
+	}
+	return s.dst, s.replaced, nil
+}
+
+// CanonicalArgs is the form of arguments that args_sha256 is taken over: keys
+// sorted as in RFC 8785, strings with the fewest escapes, numbers as written
+// (RFC 8785 would round them). args must come from Compact.
+func CanonicalArgs(args []byte) ([]byte, error) {
+	v := jsontext.Value(bytes.Clone(args))
+	err := v.Format(jsontext.ReorderRawObjects(true), jsontext.PreserveRawStrings(false),
+		jsontext.CanonicalizeRawInts(false), jsontext.CanonicalizeRawFloats(false),
+		jsontext.AllowDuplicateNames(false), jsontext.EscapeForHTML(false), jsontext.EscapeForJS(false))
+	if err != nil {
+		return nil, Errorf(InvalidArgs, "the arguments have no canonical form: %v", err)
+	}
+	return v, nil
+}
+
+// ValidUTF8 gives s with every broken sequence replaced by U+FFFD, as Compact
+// does, and how many there were.
+func ValidUTF8(s string) (valid string, replaced int) {
+	if utf8.ValidString(s) {
+		return s, 0
+	}
+	b := make([]byte, 0, len(s)+8)
+	for i := 0; i < len(s); {
+		if r, n := utf8.DecodeRuneInString(s[i:]); r != utf8.RuneError || n > 1 {
+			b, i = append(b, s[i:i+n]...), i+n
+			continue
+		}
+		i += subpart([]byte(s[i:min(i+4, len(s))]))
+		b, replaced = append(b, "\uFFFD"...), replaced+1
+	}
+	return string(b), replaced
+}
+
+// A scanner walks one JSON text. With write it copies what it reads to dst,
+// without white space and with broken text replaced; without, it refuses both,
+// which is how stored lines are read. It is written by hand for three reasons:
+// a refusal must say which of the reasons of a finding it is, replaced
+// characters must be counted, and every byte of every log goes through it.
+type scanner struct {
+	src, dst []byte
+	pos      int
+	depth    int
+	replaced int
+	write    bool
+	keys     [][]byte // decoded keys of the objects that are open, innermost last
+}
+
+func (s *scanner) refuse(r Reason) error {
+	return Errorf(InvalidArgs, "%s", map[Reason]string{
+		InvalidJSON:  "not JSON",
+		InvalidUTF8:  "not UTF-8",
+		TooDeep:      fmt.Sprintf("nested more than %d deep", MaxDepth),
+		DuplicateKey: "a key stands twice in one object",
+	}[r]).With("reason", string(r)).With("offset", s.pos)
+}
+
+func (s *scanner) space() {
+	for s.pos < len(s.src) {
+		switch s.src[s.pos] {
+		case ' ', '\t', '\r', '\n':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+// gap is space between tokens: skipped at the door, an error in a stored line.
+func (s *scanner) gap() {
+	if s.write {
+		s.space()
+	}
+}
+
+func (s *scanner) peek() byte {
+	if s.pos < len(s.src) {
+		return s.src[s.pos]
+	}
+	return 0
+}
+
+// take reads the byte c or says no.
+func (s *scanner) take(c byte) bool {
+	if s.peek() != c || s.pos >= len(s.src) {
+		return false
+	}
+	s.pos++
+	if s.write {
+		s.dst = append(s.dst, c)
+	}
+	return true
+}
+
+func (s *scanner) value() Reason {
+	switch c := s.peek(); {
+	case c == '"':
+		return s.str()
+	case c == '{':
+		return s.object()
+	case c == '[':
+		return s.array()
+	case c == '-' || '0' <= c && c <= '9':
+		return s.number()
+	case c == 't':
+		return s.word("true")
+	case c == 'f':
+		return s.word("false")
+	case c == 'n':
+		return s.word("null")
+	}
+	return InvalidJSON
+}
+
+func (s *scanner) word(w string) Reason {
+	if !bytes.HasPrefix(s.src[s.pos:], []byte(w)) {
+		return InvalidJSON
+	}
+	s.pos += len(w)
+	if s.write {
+		s.dst = append(s.dst, w...)
+	}
+	return ""
+}
+
+func (s *scanner) digits() bool {
+	at := s.pos
+	for s.pos < len(s.src) && '0' <= s.src[s.pos] && s.src[s.pos] <= '9' {
+		s.pos++
+	}
+	return s.pos > at
+}
+
+func (s *scanner) number() Reason {
+	at := s.pos
+	if s.peek() == '-' {
+		s.pos++
+	}
+	if s.peek() == '0' {
+		s.pos++
+	} else if !s.digits() {
+		return InvalidJSON
+	}
+	if s.peek() == '.' {
+		if s.pos++; !s.digits() {
+			return InvalidJSON
+		}
+	}
+	if c := s.peek(); c == 'e' || c == 'E' {
+		s.pos++
+		if c := s.peek(); c == '+' || c == '-' {
+			s.pos++
+		}
+		if !s.digits() {
+			return InvalidJSON
+		}
+	}
+	if s.write {
+		s.dst = append(s.dst, s.src[at:s.pos]...)
+	}
+	return ""
+}
+
+func (s *scanner) array() Reason {
+	if s.depth++; s.depth > MaxDepth {
+		return TooDeep
+	}
+	s.take('[')
+	s.gap()
+	if s.take(']') {
+		s.depth--
+		return ""
+	}
+	for {
+		s.gap()
+		if r := s.value(); r != "" {
+			return r
+		}
+		s.gap()
+		if s.take(',') {
+			continue
+		}
+		if !s.take(']') {
+			return InvalidJSON
+		}
+		s.depth--
+		return ""
+	}
+}
+
+// manyKeys is the size from which an object's keys are looked up in a map
+// instead of one after another.
+const manyKeys = 24
+
+func (s *scanner) object() Reason {
+	if s.depth++; s.depth > MaxDepth {
+		return TooDeep
+	}
+	s.take('{')
+	s.gap()
+	if s.take('}') {
+		s.depth--
+		return ""
+	}
+	base := len(s.keys)
+	var many map[string]struct{}
+	for {
+		s.gap()
+		if s.peek() != '"' {
+			return InvalidJSON
+		}
+		at := s.pos
+		if r := s.str(); r != "" {
+			return r
+		}
+		key := s.key(s.src[at+1 : s.pos-1])
+		if many != nil {
+			if _, ok := many[string(key)]; ok {
+				s.pos = at
+				return DuplicateKey
+			}
+			many[string(key)] = struct{}{}
+		} else {
+			for _, k := range s.keys[base:] {
+				if bytes.Equal(k, key) {
+					s.pos = at
+					return DuplicateKey
+				}
+			}
+			if s.keys = append(s.keys, key); len(s.keys)-base == manyKeys {
+				many = make(map[string]struct{}, 4*manyKeys)
+				for _, k := range s.keys[base:] {
+					many[string(k)] = struct{}{}
+				}
+			}
+		}
+		s.gap()
+		if !s.take(':') {
+			return InvalidJSON
+		}
+		s.gap()
+		if r := s.value(); r != "" {
+			return r
+		}
+		s.gap()
+		if s.take(',') {
+			continue
+		}
+		if !s.take('}') {
+			return InvalidJSON
+		}
+		s.keys = s.keys[:base]
+		s.depth--
+		return ""
+	}
+}
+
+// key gives the text of a key that str has accepted, so that "a" and "\u0061"
+// are the same key, as they are for every reader.
+func (s *scanner) key(raw []byte) []byte {
+	if bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw) {
+		return raw
+	}
+	quoted := append(append([]byte{'"'}, raw...), '"')
+	text, _ := jsontext.AppendUnquote(nil, quoted) // an error only says that text was replaced
+	return text
+}
+
+// plain marks the bytes that stand for themselves in a string: ASCII but for
+// controls, the quote and the backslash.
+var plain = func() (t [256]bool) {
+	for c := 0x20; c < 0x80; c++ {
+		t[c] = c != '"' && c != '\\'
+	}
+	return t
+}()
+
+func (s *scanner) str() Reason {
+	src := s.src
+	at := s.pos // from here on nothing is copied yet
+	i := s.pos + 1
+	for {
+		for i < len(src) && plain[src[i]] {
+			i++
+		}
+		if i >= len(src) {
+			s.pos = i
+			return InvalidJSON
+		}
+		switch c := src[i]; {
+		case c == '"':
+			i++
+			if s.write {
+				s.dst = append(s.dst, src[at:i]...)
+			}
+			s.pos = i
+			return ""
+		case c == '\\':
+			n, lone := escape(src[i:])
+			if n == 0 {
+				s.pos = i
+				return InvalidJSON
+			}
+			if lone && s.write {
+				s.dst = append(append(s.dst, src[at:i]...), `\ufffd`...)
+				s.replaced++
+				at = i + n
+			}
+			i += n
+		case c < 0x20:
+			s.pos = i
+			return InvalidJSON
+		default:
+			if r, n := utf8.DecodeRune(src[i:]); r != utf8.RuneError || n > 1 {
+				i += n
+				continue
+			}
+			if !s.write {
+				s.pos = i
+				return InvalidUTF8
+			}
+			s.dst = append(append(s.dst, src[at:i]...), "\uFFFD"...)
+			s.replaced++
+			i += subpart(src[i:])
+			at = i
+		}
+	}
+}
+
+// escape measures the escape at the beginning of b, 0 if it is none. A
+// surrogate pair is one escape; lone says that it is half of one.
+func escape(b []byte) (n int, lone bool) {
+	if len(b) < 2 {
+		return 0, false
+	}
+	switch b[1] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return 2, false
+	case 'u':
+		c, ok := hex4(b)
+		if !ok {
+			return 0, false
+		}
+		if c < 0xD800 || c > 0xDFFF {
+			return 6, false
+		}
+		if c < 0xDC00 {
+			if d, ok := hex4(b[6:]); ok && d >= 0xDC00 && d <= 0xDFFF {
+				return 12, false
+			}
+		}
+		return 6, true
+	}
+	return 0, false
+}
+
+func hex4(b []byte) (uint64, bool) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, false
+	}
+	for _, c := range b[2:6] {
+		if !('0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F') {
+			return 0, false
+		}
+	}
+	v, err := strconv.ParseUint(string(b[2:6]), 16, 32)
+	return v, err == nil
+}
+
+// subpart is the length of the maximal subpart of a broken UTF-8 sequence at
+// the beginning of b, at least 1 (Unicode 3.9, table 3-7).
+func subpart(b []byte) int {
+	lo, hi, need := byte(0x80), byte(0xBF), 0
+	switch c := b[0]; {
+	case 0xC2 <= c && c <= 0xDF:
+		need = 1
+	case 0xE0 <= c && c <= 0xEF:
+		need = 2
+		if c == 0xE0 {
+			lo = 0xA0
+		} else if c == 0xED {
+			hi = 0x9F
+		}
+	case 0xF0 <= c && c <= 0xF4:
+		need = 3
+		if c == 0xF0 {
+			lo = 0x90
+		} else if c == 0xF4 {
+			hi = 0x8F
+		}
+	}
+	n := 1
+	for ; n <= need && n < len(b) && lo <= b[n] && b[n] <= hi; n++ {
+		lo, hi = 0x80, 0xBF
+	}
+	return n
+}
