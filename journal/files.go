@@ -1,0 +1,314 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+
+	"steno/lease"
+	"steno/schema"
+)
+
+// Files is the store on a local disk: a folder per session under
+// <dir>/sessions, a file per segment. It may be used from many goroutines, and
+// by many processes at once.
+type Files struct {
+	root      *os.Root // <dir>
+	sessions  *os.Root // <dir>/sessions
+	id        string
+	caseBlind bool // the file system takes two spellings for one name
+	faults    *lease.Faults
+}
+
+// OpenFiles opens the store in dir. With create it makes what is missing and
+// checks that the store can be written; without, a folder that holds no store
+// is NotFound and nothing on disk changes.
+func OpenFiles(dir string, create bool) (*Files, error) {
+	if create {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder cannot be made: %s", plain(err)).Cause(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, schema.Errorf(schema.NotFound, "there is no store at %s", dir).
+			With("next", "name the store with --dir, or make one with: steno run")
+	}
+	if err != nil {
+		return nil, schema.Errorf(schema.LogReadFailed, "the store's folder cannot be opened: %s", plain(err)).Cause(err)
+	}
+	f := &Files{root: root}
+	if err := f.open(create); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *Files) open(create bool) (err error) {
+	if create {
+		if err := f.prepare(); err != nil {
+			return err
+		}
+	}
+	if f.sessions, err = f.root.OpenRoot("sessions"); errors.Is(err, fs.ErrNotExist) {
+		return schema.Errorf(schema.NotFound, "there is no store at %s", f.root.Name()).
+			With("next", "name the store with --dir, or make one with: steno run")
+	} else if err != nil {
+		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
+	}
+	if fi, err := f.root.Stat("."); err != nil || fi.Mode().Perm()&0o022 != 0 {
+		return schema.Errorf(schema.UnsafeStatePath, "the store's folder may be written by others").
+			With("next", "run: chmod 700 on the store's folder")
+	}
+	b, err := f.root.ReadFile("store")
+	if err != nil {
+		return schema.Errorf(schema.LogReadFailed, "the store's id cannot be read: %s", plain(err)).Cause(err)
+	}
+	id, err := schema.ParseID(strings.TrimSuffix(string(b), "\n"))
+	if err != nil {
+		return schema.Errorf(schema.InvalidConfig, "the file that holds the store's id holds something else")
+	}
+	f.id = id.String()
+	_, err = f.root.Lstat("SESSIONS")
+	f.caseBlind = err == nil
+	return nil
+}
+
+// prepare makes the store's folders and its id, each only if it is missing, and
+// tries whether it can be written: that is better known before a session id is
+// handed out than at the first call.
+func (f *Files) prepare() error {
+	failed := func(what string, err error) error {
+		return schema.Errorf(schema.LogWriteFailed, "the store cannot be written: %s: %s", what, plain(err)).
+			With("outcome", NotStored.String()).Cause(err)
+	}
+	if err := f.root.Mkdir("sessions", 0o700); err == nil {
+		err = errors.Join(f.root.Chmod("sessions", 0o700), f.root.Chmod(".", 0o700))
+		if err != nil {
+			return failed("a mode cannot be set", err)
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return failed("its folders cannot be made", err)
+	}
+	tmp := ".store-" + ulid.Make().String()
+	t, err := f.root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return failed("a file cannot be made", err)
+	}
+	_, err = t.WriteString(newID().String() + "\n")
+	err = errors.Join(err, t.Sync(), t.Close())
+	if err == nil {
+		// A link fails where the name is taken: the first id stays.
+		if err = f.root.Link(tmp, "store"); errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+	}
+	if err := errors.Join(err, f.root.Remove(tmp)); err != nil {
+		return failed("its id cannot be written", err)
+	}
+	d, err := f.root.Open(".")
+	if err == nil {
+		err = errors.Join(d.Sync(), d.Close())
+	}
+	if err != nil {
+		return failed("its folder cannot be synced", err)
+	}
+	return nil
+}
+
+// WithFaults returns the same store with a test between it and the kernel.
+func (f *Files) WithFaults(faults *lease.Faults) *Files {
+	c := *f
+	c.faults = faults
+	return &c
+}
+
+// Close closes the store. Writers that were claimed stay open.
+func (f *Files) Close() error {
+	err := f.root.Close()
+	if f.sessions != nil {
+		err = errors.Join(err, f.sessions.Close())
+	}
+	return err
+}
+
+// Dir is the folder of the store.
+func (f *Files) Dir() string { return f.root.Name() }
+
+// ID is the store's id, written once.
+func (f *Files) ID() string { return f.id }
+
+// Sessions yields the ids of all sessions in the order of their bytes. Names
+// that are no session ids are passed over.
+func (f *Files) Sessions(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		d, err := f.sessions.Open(".")
+		if err != nil {
+			yield("", schema.Errorf(schema.LogReadFailed, "the sessions cannot be listed: %s", plain(err)).Cause(err))
+			return
+		}
+		names, err := d.Readdirnames(-1)
+		d.Close()
+		if err != nil {
+			yield("", schema.Errorf(schema.LogReadFailed, "the sessions cannot be listed: %s", plain(err)).Cause(err))
+			return
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			if !schema.ValidSession(name) {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				yield("", err)
+				return
+			}
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (f *Files) dir(session string) (*lease.Dir, error) {
+	if err := schema.CheckSession(session); err != nil {
+		return nil, err
+	}
+	return lease.Open(f.sessions, session, f.faults)
+}
+
+// Segments lists the segments of a session, oldest first.
+func (f *Files) Segments(_ context.Context, session string) ([]lease.Segment, error) {
+	d, err := f.dir(session)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Segments()
+}
+
+// Read reads a segment from an offset.
+func (f *Files) Read(_ context.Context, session string, epoch uint64, offset int64) (io.ReadCloser, error) {
+	d, err := f.dir(session)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	s, err := d.OpenSegment(epoch)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.Seek(offset, io.SeekStart); err != nil {
+		s.Close()
+		return nil, schema.Errorf(schema.LogReadFailed, "session %s cannot be read: %s", session, plain(err)).With("session", session).Cause(err)
+	}
+	return s, nil
+}
+
+// Lease says who writes a session.
+func (f *Files) Lease(_ context.Context, session string) (lease.Status, error) {
+	d, err := f.dir(session)
+	if err != nil {
+		return lease.Status{}, err
+	}
+	defer d.Close()
+	return d.Status()
+}
+
+// Claim takes a slot. See [lease.Dir.Claim].
+func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []byte) (Writer, error) {
+	if err := schema.CheckSession(session); err != nil {
+		return nil, err
+	}
+	if epoch == 1 {
+		if err := f.makeSession(session); err != nil {
+			return nil, err
+		}
+	}
+	d, err := lease.Open(f.sessions, session, f.faults)
+	if err != nil {
+		return nil, err
+	}
+	slot, err := d.Claim(epoch, header)
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return &fileWriter{dir: d, slot: slot}, nil
+}
+
+func (f *Files) makeSession(session string) error {
+	err := f.sessions.Mkdir(session, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return f.sameCase(session)
+	}
+	if err == nil {
+		err = f.sessions.Chmod(session, 0o700)
+	}
+	if err != nil {
+		return schema.Errorf(schema.LogWriteFailed, "session %s cannot be made: %s", session, plain(err)).
+			With("session", session).With("outcome", NotStored.String()).Cause(err)
+	}
+	return nil
+}
+
+// sameCase refuses an id whose folder is that of another id in other letters.
+func (f *Files) sameCase(session string) error {
+	if !f.caseBlind {
+		return nil
+	}
+	for name, err := range f.Sessions(context.Background()) {
+		if err != nil {
+			return err
+		}
+		if name == session {
+			return nil
+		}
+	}
+	return schema.Errorf(schema.AlreadyExists, "session %s differs only in case from one that is here, and this file system cannot tell them apart", session).
+		With("session", session)
+}
+
+type fileWriter struct {
+	dir   *lease.Dir
+	slot  *lease.Slot
+	swept bool
+}
+
+func (w *fileWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
+	return w.dir.Settle(epoch)
+}
+
+func (w *fileWriter) Append(_ context.Context, lines []byte) (Outcome, error) {
+	if err := w.slot.Append(lines); err != nil {
+		if schema.AsError(err).Details["outcome"] == NotStored.String() {
+			return NotStored, err
+		}
+		return Unknown, err
+	}
+	if !w.swept { // the seal is durable: what dead claimants left can go
+		w.slot.Sweep()
+		w.swept = true
+	}
+	return Stored, nil
+}
+
+func (w *fileWriter) Release() error { return errors.Join(w.slot.Close(), w.dir.Close()) }
+
+// plain is the reason of a file error without the path in it.
+func plain(err error) string {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err.Error()
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return e.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,489 @@
+// Package journal keeps the log of a session: one line for each event, on disk
+// before anyone acts on it, in an order that only one writer at a time can
+// extend.
+//
+// # Promises
+//
+// A line that Append returned is there after a crash or a power cut, with the
+// same bytes and the same number. Two writers never both extend a session: one
+// that has lost its lease cannot add an acknowledged line, whatever it was
+// paused for. Every changed, missing, repeated, reordered or foreign byte is
+// found by a [Scan] and located by segment, line and offset. Nothing here
+// truncates, renames or changes a segment.
+//
+// # Not promised
+//
+// A log cannot tell that its end was cut off at a line, or that an old backup
+// was restored; keep the Head of an answer to see that. Network file systems
+// are refused.
+package journal
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"steno/lease"
+	"steno/schema"
+)
+
+// Options says how to open a session for writing.
+type Options struct {
+	// Holder is this process; see [lease.Self].
+	Holder schema.Holder
+	// NewState makes an empty state to fold the log into; nil folds nothing
+	// and refuses nothing but what the line itself forbids.
+	NewState func() State
+	// Create makes a session that is not there yet. Without it that is
+	// NotFound: a call never makes a session.
+	Create bool
+	// Started is the data of session_started for a session that has none yet;
+	// nil is the empty object.
+	Started []byte
+	// Force takes the session from a holder that may be alive. The old writer
+	// ends in lost; safe, but two that force each other make no progress.
+	Force bool
+	// By and Reason go into the seal of a take-over.
+	By, Reason string
+}
+
+// A Journal is a session open for writing. It may be used from many
+// goroutines; one mutex orders appends and guards the state.
+type Journal struct {
+	store   Store
+	session string
+	epoch   uint64
+	how     string
+
+	mu     sync.Mutex
+	writer Writer
+	state  State
+	seq    uint64 // of the last event, which is durable
+	sum    schema.Sum
+	size   int64                // of our segment
+	ids    map[ulid.ULID]uint64 // seq of every event
+	places []place              // of every event, by seq-1
+	dead   error                // why it takes no more appends
+}
+
+type place struct {
+	epoch  uint64
+	offset int64
+}
+
+// An Entry is an event that is yet to be written. Data must come from
+// [schema.Compact]. A zero ID is given by the journal; an entry whose ID is
+// recorded already is not written again.
+type Entry struct {
+	ID   ulid.ULID
+	Type string
+	Data []byte
+}
+
+// A Record is a durable event and its line, without the newline.
+type Record struct {
+	schema.Event
+	Line []byte
+}
+
+func newID() ulid.ULID { return ulid.MustNew(ulid.Now(), rand.Reader) }
+
+// acquireTries bounds how often an acquisition starts over because another
+// process took a slot in between.
+const acquireTries = 5
+
+// Open acquires a session and folds its log. The steps and their order are
+// those of package lease: read, probe, claim, settle, read newest first, seal,
+// check.
+//
+// NotFound: there is no such session. SessionWriterActive and
+// SessionWriterAmbiguous: another process has it, or may have. CorruptLogLine,
+// TailSuspect and UnsupportedSchemaVersion: the log is damaged or newer, and
+// nothing was claimed. LogReadFailed, LogWriteFailed, SyncFailed: the disk.
+func Open(ctx context.Context, store Store, session string, opt Options) (*Journal, error) {
+	if err := schema.CheckSession(session); err != nil {
+		return nil, err
+	}
+	for try := 0; ; try++ {
+		j, err := acquire(ctx, store, session, opt)
+		// Another was faster. It may be dead already, or have lost the race
+		// itself; the next look at the lease tells.
+		if !errors.Is(err, schema.AlreadyExists) || try == acquireTries {
+			return j, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Duration(1+try*try) * 2 * time.Millisecond):
+		}
+	}
+}
+
+func acquire(ctx context.Context, store Store, session string, opt Options) (*Journal, error) {
+	// (0) Damage that can be seen refuses before anything is claimed.
+	before, err := survey(ctx, store, session, opt)
+	if err != nil {
+		return nil, err
+	}
+	// (1) Probe.
+	if err := before.Lease.Err(session); err != nil && !opt.Force {
+		return nil, err
+	}
+	// (2, 3) Claim.
+	claim := schema.Claim{Session: session, Epoch: before.top() + 1, Time: time.Now(), Holder: opt.Holder}
+	header, err := claim.Append(nil)
+	if err != nil {
+		return nil, err
+	}
+	w, err := store.Claim(ctx, session, claim.Epoch, header)
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{store: store, session: session, epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}}
+	if err := j.open(ctx, before, claim, opt); err != nil {
+		return nil, errors.Join(err, w.Release())
+	}
+	return j, nil
+}
+
+// survey reads a session before it is claimed. A session that may be made and
+// is not there has an empty survey.
+func survey(ctx context.Context, store Store, session string, opt Options) (*Scan, error) {
+	so := ScanOptions{}
+	if opt.NewState != nil {
+		so.State = opt.NewState()
+	}
+	s := NewScan(store, session, so)
+	for _, err := range s.Items(ctx) {
+		if err == nil {
+			continue
+		}
+		if opt.Create && errors.Is(err, schema.NotFound) {
+			return &Scan{store: store, session: session}, nil
+		}
+		return nil, err
+	}
+	if err := s.refuse(opt.Force); err != nil {
+		return nil, err
+	}
+	if s.open == nil && !opt.Create {
+		return nil, schema.Errorf(schema.NotFound, "there is no session %s", session).With("session", session)
+	}
+	return s, nil
+}
+
+// refuse is the damage that no writer may go on over.
+func (s *Scan) refuse(force bool) error {
+	if s.FirstError == nil || force && !s.hard {
+		return nil
+	}
+	if !s.hard { // only a claim that cannot be read: who knows whose it is
+		return lease.Status{State: lease.Ambiguous, Epoch: s.top()}.Err(s.session)
+	}
+	return s.FirstError.Err(s.session)
+}
+
+// top is the highest slot taken.
+func (s *Scan) top() uint64 {
+	if len(s.segments) == 0 {
+		return 0
+	}
+	return s.segments[len(s.segments)-1].epoch
+}
+
+// open goes from a claim to a sealed segment.
+func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, opt Options) error {
+	// (4) What stands below the claim, down to the newest sealed segment, is
+	// made durable and its size noted. What a living predecessor adds later
+	// will not be acknowledged.
+	so := ScanOptions{below: j.epoch, sizes: map[uint64]int64{}}
+	for _, g := range slices.Backward(before.segments) {
+		size, err := j.writer.Settle(ctx, g.epoch)
+		if err != nil {
+			return err
+		}
+		so.sizes[g.epoch] = size
+		if before.open != nil && g.epoch == before.open.epoch {
+			break
+		}
+	}
+	// (5) Read, newest first, never beyond a noted size.
+	if opt.NewState != nil {
+		j.state = opt.NewState()
+		so.State = j.state
+	}
+	s := NewScan(j.store, j.session, so)
+	started, released := false, false
+	if before.top() > 0 {
+		for it, err := range s.Items(ctx) {
+			if err != nil {
+				return err
+			}
+			if e := it.Event; e != nil {
+				j.note(e.ID, place{it.Segment, it.Offset})
+				started = started || e.Type == schema.TypeSessionStarted
+				released = e.Type == schema.TypeWriterReleased
+			}
+		}
+	}
+	if err := s.refuse(opt.Force); err != nil {
+		return err
+	}
+	j.seq, j.sum = s.last, s.sum
+	// (6, 7) Seal; the append syncs and checks.
+	seal := j.sealOf(s, before.Lease, claim, released, opt)
+	j.how = seal.How
+	entries := []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}}
+	if !started {
+		data := opt.Started
+		if data == nil {
+			data = []byte("{}")
+		}
+		entries = append(entries, Entry{Type: schema.TypeSessionStarted, Data: data})
+	}
+	_, err := j.Append(ctx, entries...)
+	return err
+}
+
+// sealOf says what counts of the segments below a claim.
+func (j *Journal) sealOf(s *Scan, was lease.Status, claim schema.Claim, released bool, opt Options) *schema.Seal {
+	seal := &schema.Seal{Claim: claim.Sum.String(), How: schema.HowNew}
+	for _, g := range s.segments {
+		if s.open == nil || g.epoch > s.open.epoch {
+			seal.Void = append(seal.Void, g.epoch)
+		}
+	}
+	if s.open == nil {
+		return seal
+	}
+	length, size := s.end, s.open.size
+	seal.Previous = &schema.Previous{Epoch: s.open.epoch, Len: &length, Size: &size, Seq: s.last, Sum: s.sum}
+	evidence := schema.Evidence{State: string(was.State), By: opt.By, Reason: opt.Reason}
+	switch {
+	case was.State == lease.Active:
+		seal.How, evidence.Observed = schema.HowForced, "the lock is held"
+	case was.State == lease.Ambiguous:
+		seal.How, evidence.Observed = schema.HowForced, "the newest claim cannot be read"
+	case released:
+		seal.How = schema.HowResumed
+		return seal
+	default:
+		seal.How, evidence.State = schema.HowTakeover, string(lease.Stale)
+		evidence.Observed = "the lock is free and nothing was released"
+	}
+	if evidence.By == "" {
+		evidence.By = opt.Holder.Program
+	}
+	if evidence.Reason == "" {
+		evidence.Reason = "the session was asked for"
+	}
+	seal.Evidence = &evidence
+	return seal
+}
+
+func (j *Journal) note(id ulid.ULID, p place) {
+	j.places = append(j.places, p)
+	j.ids[id] = uint64(len(j.places))
+}
+
+// Session is the id of the session.
+func (j *Journal) Session() string { return j.session }
+
+// Epoch is the epoch this journal writes.
+func (j *Journal) Epoch() uint64 { return j.epoch }
+
+// How says how the session was come by: new, resumed, takeover or forced.
+func (j *Journal) How() string { return j.how }
+
+// Head is the head of the log.
+func (j *Journal) Head() schema.Head {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return schema.Head{Epoch: j.epoch, Seq: j.seq, Sum: j.sum}
+}
+
+// View calls f with the state while it does not move. f must not call back
+// into the Journal.
+func (j *Journal) View(f func(State)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	f(j.state)
+}
+
+// Err is why the journal takes no more appends, nil while it does.
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.dead
+}
+
+// Append writes entries as one write of whole lines, syncs, checks that there
+// is no successor, and only then applies the events and returns them. All are
+// recorded or none as far as anyone is told.
+//
+// What the fold refuses, what does not fit its type (InvalidArgs) and a line
+// over MaxLine (LineTooLong) change nothing. LogWriteFailed, SyncFailed and
+// SessionWriterLost end the journal: details.outcome says whether the lines
+// may be in the log, and whoever opens the session next knows.
+func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.dead != nil {
+		return nil, j.dead
+	}
+	records, fresh, lines, err := j.encode(ctx, entries)
+	if err != nil || len(fresh) == 0 {
+		return records, err
+	}
+	if _, err := j.writer.Append(ctx, lines); err != nil {
+		j.dead = err
+		return nil, err
+	}
+	offset := j.size
+	for i := range fresh {
+		e := &fresh[i]
+		j.note(e.ID, place{j.epoch, offset})
+		offset += int64(len(records[i].Line)) + 1
+		if j.state != nil {
+			j.state.Apply(e)
+		}
+	}
+	j.size += int64(len(lines))
+	j.seq, j.sum = fresh[len(fresh)-1].Seq, fresh[len(fresh)-1].Sum
+	return records, nil
+}
+
+// encode checks entries and makes their lines. If every entry is recorded
+// already it returns their records and nothing fresh.
+func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record, fresh []schema.Event, lines []byte, err error) {
+	if known, err := j.recorded(ctx, entries); known != nil || err != nil {
+		return known, nil, nil, err
+	}
+	now, prev := time.Now(), j.sum
+	total := 0
+	for _, in := range entries {
+		if j.state == nil { // a state checks the data too
+			if err := schema.CheckData(in.Type, in.Data); err != nil {
+				return nil, nil, nil, err
+			}
+		}
+		total += len(in.Data) + 384
+	}
+	lines = make([]byte, 0, total)
+	fresh = make([]schema.Event, len(entries))
+	ends := make([]int, len(entries))
+	for i, in := range entries {
+		e := &fresh[i]
+		*e = schema.Event{Session: j.session, Seq: j.seq + uint64(i) + 1, Epoch: j.epoch, ID: in.ID, Time: now,
+			Type: in.Type, Data: in.Data, Dur: j.seq, Prev: prev}
+		if e.ID == (ulid.ULID{}) {
+			e.ID = newID()
+		}
+		at := len(lines)
+		lines = e.Append(lines)
+		ends[i], prev = len(lines), e.Sum
+		if n := len(lines) - at - 1; n > schema.MaxLine {
+			return nil, nil, nil, schema.Errorf(schema.LineTooLong, "%s would be a line of %d bytes; the limit is %d", in.Type, n, schema.MaxLine).
+				With("session", j.session).With("bytes", n).With("limit", schema.MaxLine)
+		}
+	}
+	if j.state != nil {
+		if err := j.state.Check(fresh); err != nil {
+			return nil, nil, nil, err
+		}
+	}
+	records = make([]Record, len(fresh))
+	for i, at := 0, 0; i < len(fresh); i++ {
+		records[i] = Record{fresh[i], lines[at : ends[i]-1 : ends[i]-1]}
+		at = ends[i]
+	}
+	return records, fresh, lines, nil
+}
+
+// recorded answers entries whose ids are in the log. A batch that is there
+// only in part was never one append of ours, and is refused.
+func (j *Journal) recorded(ctx context.Context, entries []Entry) ([]Record, error) {
+	seen := map[ulid.ULID]bool{}
+	var known []Record
+	for _, in := range entries {
+		if in.ID == (ulid.ULID{}) {
+			continue
+		}
+		if seen[in.ID] {
+			return nil, schema.Errorf(schema.InvalidArgs, "event id %s stands twice in one append", in.ID).With("session", j.session)
+		}
+		seen[in.ID] = true
+		if seq := j.ids[in.ID]; seq > 0 {
+			r, err := j.read(ctx, seq)
+			if err != nil {
+				return nil, err
+			}
+			known = append(known, r)
+		}
+	}
+	if len(known) > 0 && len(known) < len(entries) {
+		return nil, schema.Errorf(schema.AlreadyExists, "%d of %d events of this append are recorded already", len(known), len(entries)).
+			With("session", j.session)
+	}
+	return known, nil
+}
+
+// Event reads event seq back from the log: NotFound beyond its end.
+func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.read(ctx, seq)
+}
+
+func (j *Journal) read(ctx context.Context, seq uint64) (Record, error) {
+	if seq == 0 || seq > uint64(len(j.places)) {
+		return Record{}, schema.Errorf(schema.NotFound, "session %s has no event %d", j.session, seq).With("session", j.session)
+	}
+	p := j.places[seq-1]
+	f, err := j.store.Read(ctx, j.session, p.epoch, p.offset)
+	if err != nil {
+		return Record{}, err
+	}
+	r := newLineReader(f, p.offset, p.offset+schema.MaxLine+1)
+	defer r.Close()
+	var e schema.Event
+	if !r.next() || !r.whole || e.Decode(r.line) != nil || e.Session != j.session || e.Seq != seq {
+		err := schema.Errorf(schema.CorruptLogLine, "event %d of session %s is no longer what was written", seq, j.session).
+			With("session", j.session).With("segment", p.epoch).With("offset", p.offset)
+		return Record{}, err.Cause(r.err)
+	}
+	line := slices.Clone(r.line)
+	if err := e.Decode(line); err != nil { // so that Data outlives the reader
+		return Record{}, err
+	}
+	return Record{e, line}, nil
+}
+
+// Release ends the epoch in good order: it writes writer_released and gives
+// the lease back.
+func (j *Journal) Release(ctx context.Context, reason string) error {
+	var o schema.Object
+	_, err := j.Append(ctx, Entry{Type: schema.TypeWriterReleased, Data: o.Text("reason", reason).Bytes()})
+	return errors.Join(err, j.Close())
+}
+
+// Close gives the lease back without a word; the session is stale from then
+// on. It is what to do with a journal that has failed or lost.
+func (j *Journal) Close() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.writer == nil {
+		return nil
+	}
+	if j.dead == nil {
+		j.dead = schema.Errorf(schema.SessionWriterLost, "session %s is closed in this process", j.session).With("session", j.session)
+	}
+	err := j.writer.Release()
+	j.writer = nil
+	return err
+}

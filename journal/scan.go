@@ -1,0 +1,505 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"slices"
+	"time"
+
+	"steno/lease"
+	"steno/schema"
+)
+
+// State is what a log is folded into. The same Apply folds a stored log and
+// moves the state after an append; there is no second way.
+type State interface {
+	// Check says whether these events may follow, as if each were applied
+	// before the next; it changes nothing. The error has the kind that an
+	// append is refused with.
+	Check(events []schema.Event) error
+	// Apply moves the state by one event that Check has accepted. It must not
+	// keep e or its Data.
+	Apply(e *schema.Event)
+	// Hole says that events are missing here.
+	Hole()
+}
+
+// ScanOptions tells a Scan how to read. The zero value reads the whole session
+// and folds nothing.
+type ScanOptions struct {
+	// State is folded along, if it is not nil; what it refuses is a finding.
+	State State
+	// Strict ends the scan with an error at the first finding of severity
+	// error. Otherwise everything readable is given and every hole is named.
+	Strict bool
+
+	below uint64           // only segments below this one: a claimant's view
+	sizes map[uint64]int64 // sizes that must not be read beyond
+}
+
+// An Item is an event or a finding, in the order of the log.
+type Item struct {
+	Event   *schema.Event // valid until the next item; nil for a finding
+	Finding *schema.Finding
+	Offset  int64 // of the event's line in its segment, whose number is Segment
+	Segment uint64
+	// Tentative says that the event is above what is known durable in a
+	// segment that is being written, so it may yet turn out not to count.
+	Tentative bool
+}
+
+// A Scan is one reading of a session. Reading takes no lock, needs no lease
+// and changes nothing on disk. It streams: memory does not grow with the log.
+//
+// Segments are surveyed newest first, since each seal pins what counts of the
+// segments before it, and read oldest first. Within a segment the bytes are
+// split at 0x0A, then each line is judged alone. One bad line never hides
+// another.
+type Scan struct {
+	store   Store
+	session string
+	opt     ScanOptions
+
+	// What the reading has found; complete once Items has been read to the end.
+	Head     schema.Head // of the last event given
+	Events   int
+	Epochs   int // sealed segments
+	Findings int
+	Lease    lease.Status // when the reading began
+	// FirstError is the first finding of severity error, nil if the log is in
+	// order.
+	FirstError *schema.Finding
+
+	segments []*segment // oldest first
+	byEpoch  map[uint64]*segment
+	open     *segment // newest sealed segment
+	pending  bool     // a claim above it is locked and not sealed
+
+	last      uint64 // seq of the last event given
+	sum       schema.Sum
+	time      time.Time
+	bad       uint64 // unreadable lines since the last event
+	aside     uint64 // sound lines since then that are no part of this session
+	excused   bool   // a whole piece is missing here and has its name
+	damaged   bool   // any hole so far
+	waiting   []schema.Finding
+	torn      bool
+	end       int64 // end of the last counted line of its segment
+	hard      bool  // an error that even a forced claim must not pass
+	durable   uint64
+	durableOK bool // durable covers the whole open segment
+	stop      bool
+	one       [1]schema.Event // for Check, without an allocation
+	err       error
+	yield     func(Item, error) bool
+}
+
+type segment struct {
+	epoch     uint64
+	size      int64
+	header    *schema.Claim
+	headerErr error // a Reason or UnsupportedSchemaVersion
+	sealed    bool  // a sound line of its own epoch stands in it
+	sealLine  int   // 0 if its seal cannot be read
+	seal      schema.Seal
+	void      bool          // a later seal lists it
+	pin       *pin          // what a later seal says of it
+	endSeq    uint64        // last number and sum, once it has been read
+	endSum    schema.Sum    //
+	endBad    bool          // damage stood behind them
+	lock      *lease.Status // only of the newest
+}
+
+type pin struct {
+	len, size int64
+	seq       uint64
+	sum       schema.Sum
+}
+
+// NewScan prepares a reading of a session.
+func NewScan(store Store, session string, opt ScanOptions) *Scan {
+	return &Scan{store: store, session: session, opt: opt}
+}
+
+// Tries to see a list of segments that does not move while it is surveyed.
+const (
+	scanTries = 40
+	scanPause = 5 * time.Millisecond
+)
+
+// Items reads the session. An error ends it: NotFound for an unknown session,
+// LogReadFailed, UnsafeStatePath, and in a strict scan the kind of the first
+// finding of severity error. It may be called once.
+func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		s.yield = yield
+		if err := s.survey(ctx); err != nil {
+			yield(Item{}, err)
+			return
+		}
+		for _, g := range s.segments {
+			if s.stop {
+				break
+			}
+			if g.sealed {
+				s.read(ctx, g)
+			} else {
+				s.unsealed(ctx, g)
+			}
+		}
+		s.flush(0)
+		if s.err != nil && !s.stop {
+			s.yield(Item{}, s.err)
+		}
+	}
+}
+
+// survey lists the segments and reads the head of each, newest first, until
+// the list has not moved meanwhile. A reader that went the other way could
+// trust bytes that a seal written in between leaves out.
+func (s *Scan) survey(ctx context.Context) error {
+	for try := 0; ; try++ {
+		moved, err := s.surveyOnce(ctx)
+		if err != nil && !errors.Is(err, schema.NotFound) || err != nil && try == 0 {
+			return err
+		}
+		// A claim that is being sealed is worth a short wait: what counts of
+		// the segment below it is about to be said.
+		if err == nil && !moved && !(s.pending && try < scanTries) {
+			return nil
+		}
+		if try > 2*scanTries {
+			if err != nil {
+				return err
+			}
+			s.pending = true
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(scanPause):
+		}
+	}
+}
+
+func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
+	list, err := s.store.Segments(ctx, s.session)
+	if err != nil {
+		return false, err
+	}
+	if s.opt.below > 0 {
+		list = slices.DeleteFunc(list, func(g lease.Segment) bool { return g.Epoch >= s.opt.below })
+	} else if s.Lease, err = s.store.Lease(ctx, s.session); err != nil {
+		return false, err
+	}
+	s.segments, s.byEpoch, s.open, s.pending = nil, map[uint64]*segment{}, nil, false
+	for _, g := range list {
+		if size, ok := s.opt.sizes[g.Epoch]; ok {
+			g.Size = min(g.Size, size)
+		}
+		seg := &segment{epoch: g.Epoch, size: g.Size}
+		s.segments = append(s.segments, seg)
+		s.byEpoch[g.Epoch] = seg
+	}
+	s.Epochs = 0
+	for _, g := range slices.Backward(s.segments) {
+		if err := s.surveySegment(ctx, g); err != nil {
+			return false, err
+		}
+		if !g.sealed {
+			continue
+		}
+		s.Epochs++
+		if s.open == nil {
+			s.open = g
+		}
+		for _, v := range g.seal.Void {
+			if b := s.byEpoch[v]; b != nil {
+				b.void = true
+			}
+		}
+		if p := g.seal.Previous; p != nil {
+			if b := s.byEpoch[p.Epoch]; b != nil {
+				b.pin = &pin{len: b.size, size: b.size, seq: p.Seq, sum: p.Sum}
+				if p.Len != nil && p.Size != nil { // a stream store has neither
+					b.pin.len, b.pin.size = *p.Len, *p.Size
+				}
+			}
+		}
+	}
+	if s.opt.below > 0 {
+		return false, nil // below a claim nothing moves any more
+	}
+	again, err := s.store.Segments(ctx, s.session)
+	if err != nil {
+		return false, err
+	}
+	top := newest(list)
+	s.pending = s.Lease.State == lease.Active && top > 0 && !s.byEpoch[top].sealed
+	return newest(again) != top || s.Lease.Epoch != top, nil
+}
+
+func newest(list []lease.Segment) uint64 {
+	if len(list) == 0 {
+		return 0
+	}
+	return list[len(list)-1].Epoch
+}
+
+// surveySegment reads the head of a segment: its claim and its seal. Nobody
+// writes into a segment before its seal, so a sound line of its own epoch
+// shows that it was sealed, even if the seal itself cannot be read.
+func (s *Scan) surveySegment(ctx context.Context, g *segment) error {
+	r, err := s.lines(ctx, g.epoch, 0, g.size)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var e schema.Event
+	for r.next() {
+		if r.number == 1 {
+			var c schema.Claim
+			if c, g.headerErr = schema.DecodeClaim(r.line, s.session, g.epoch); g.headerErr == nil {
+				g.header = &c
+			}
+			if g.void {
+				break
+			}
+			continue
+		}
+		if !r.whole || r.long || e.Decode(r.line) != nil || e.Session != s.session || e.Epoch != g.epoch {
+			continue
+		}
+		g.sealed = true
+		if e.Type == schema.TypeWriterOpened && schema.Unmarshal(e.Data, &g.seal) == nil {
+			g.sealLine = r.number
+		}
+		break
+	}
+	if g.header == nil && g.headerErr == nil {
+		g.headerErr = schema.ClaimCorrupt // an empty file
+	}
+	return r.err
+}
+
+// lines opens a segment for reading line by line, from an offset up to a size.
+func (s *Scan) lines(ctx context.Context, epoch uint64, offset, size int64) (*lineReader, error) {
+	f, err := s.store.Read(ctx, s.session, epoch, offset)
+	if err != nil {
+		return nil, err
+	}
+	return newLineReader(f, offset, size), nil
+}
+
+// above reports whether a number of this segment is not known to be durable.
+// What is known is looked for once, when the first bad line asks: any sound
+// line of the open segment testifies, wherever it stands.
+func (s *Scan) above(ctx context.Context, g *segment, offset int64, number uint64) bool {
+	if g != s.open {
+		return false
+	}
+	if !s.durableOK {
+		s.durableOK = true
+		r, err := s.lines(ctx, g.epoch, offset, g.size)
+		if err != nil {
+			s.fail(err)
+			return false
+		}
+		defer r.Close()
+		var e schema.Event
+		for r.next() {
+			if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {
+				s.durable = max(s.durable, e.Dur)
+			}
+		}
+		if r.err != nil {
+			s.fail(r.err)
+		}
+	}
+	return number > s.durable
+}
+
+func (s *Scan) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+// flush gives the findings that waited for the next good number.
+func (s *Scan) flush(next uint64) {
+	for i := range s.waiting {
+		s.waiting[i].NextGoodSeq = next
+		s.give(s.waiting[i])
+	}
+	s.waiting = s.waiting[:0]
+}
+
+func (s *Scan) give(f schema.Finding) {
+	if s.stop {
+		return
+	}
+	s.Findings++
+	if f.Severity == schema.SeverityError && s.FirstError == nil {
+		s.FirstError = &f
+	}
+	if !s.yield(Item{Finding: &f, Segment: f.Segment, Offset: f.Offset}, nil) {
+		s.stop = true
+		return
+	}
+	if s.opt.Strict && f.Severity == schema.SeverityError {
+		s.yield(Item{}, f.Err(s.session))
+		s.stop = true
+	}
+}
+
+// maxWaiting bounds the findings that wait for the next good number. In a log
+// that is nothing but damage the later ones are given without it.
+const maxWaiting = 1 << 10
+
+// found reports what is wrong with a place. why is a Reason or a Kind.
+func (s *Scan) found(f schema.Finding, why error, hole bool) {
+	if reason, ok := why.(schema.Reason); ok {
+		f.Reason = reason
+		if f.Kind == "" {
+			f.Kind = schema.CorruptLogLine
+		}
+	} else {
+		f.Kind = schema.KindOf(why)
+	}
+	f.Severity = schema.SeverityOf(f.Kind)
+	if f.Detail == "" {
+		f.Detail = detail(f)
+	}
+	if f.Severity == schema.SeverityError && !s.forcible(f) {
+		s.hard = true
+	}
+	if hole {
+		f.LastGoodSeq = s.last
+		s.damaged = true
+		if s.opt.State != nil {
+			s.opt.State.Hole()
+		}
+	}
+	if len(s.waiting) >= maxWaiting || s.opt.Strict {
+		s.flush(0)
+	}
+	if hole && !s.opt.Strict {
+		s.waiting = append(s.waiting, f)
+		return
+	}
+	if len(s.waiting) > 0 { // keep the order of the log
+		s.waiting = append(s.waiting, f)
+		return
+	}
+	s.give(f)
+}
+
+// forcible reports whether a forced claim may pass a finding: an unreadable
+// claim above everything that counts, which the seal then lists as void.
+func (s *Scan) forcible(f schema.Finding) bool {
+	g := s.byEpoch[f.Segment]
+	return f.Reason == schema.ClaimCorrupt && g != nil && !g.sealed && (s.open == nil || g.epoch > s.open.epoch)
+}
+
+// unsealed names a claim of which nothing counts, whatever may stand behind it
+// by now.
+func (s *Scan) unsealed(ctx context.Context, g *segment) {
+	f := schema.Finding{Segment: g.epoch}
+	if g.headerErr == nil || g.void {
+		why := schema.VoidClaim
+		if s.pending && g == s.segments[len(s.segments)-1] {
+			why = schema.TakeoverInProgress
+		}
+		s.found(f, why, false)
+		return
+	}
+	r, err := s.lines(ctx, g.epoch, 0, g.size)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	defer r.Close()
+	r.next()
+	f.Line, f.Bytes, f.SHA256 = 1, r.length, r.sha256()
+	s.found(f, g.headerErr, false)
+}
+
+// rest measures the bytes of a segment from an offset to end, without a final
+// newline.
+func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64) (n int64, sum string) {
+	f, err := s.store.Read(ctx, s.session, g.epoch, offset)
+	if err != nil {
+		s.fail(err)
+		return 0, ""
+	}
+	defer f.Close()
+	h := sha256.New()
+	buf := make([]byte, 32<<10)
+	held := false // a newline that may be the last byte
+	for in := io.LimitReader(f, end-offset); ; {
+		k, err := in.Read(buf)
+		if k > 0 {
+			if held {
+				h.Write([]byte{'\n'})
+				n++
+			}
+			b, nl := bytes.CutSuffix(buf[:k], []byte{'\n'})
+			h.Write(b)
+			n, held = n+int64(len(b)), nl
+		}
+		if err == io.EOF {
+			return n, hex.EncodeToString(h.Sum(nil))
+		}
+		if err != nil {
+			s.fail(schema.Errorf(schema.LogReadFailed, "session %s cannot be read: %s", s.session, plain(err)).With("session", s.session).Cause(err))
+			return n, ""
+		}
+	}
+}
+
+// detail says a finding in words.
+func detail(f schema.Finding) string {
+	switch f.Reason {
+	case schema.SumMismatch:
+		return "the line's bytes are not those its sum was taken over"
+	case schema.ChainBroken:
+		return "prev is not the sum of the event before"
+	case schema.SeqGap:
+		return "numbers are missing before this line"
+	case schema.SeqDuplicate:
+		return "the number of this line was given before"
+	case schema.SessionMismatch:
+		return "a line of another session"
+	case schema.EpochFell:
+		return "a line of an older epoch"
+	case schema.ClaimCorrupt:
+		return "the claim of the segment cannot be read"
+	case schema.SealMismatch:
+		return "the seal does not fit its claim or the segment before"
+	case schema.SealShort:
+		return "the segment before is shorter than this seal says"
+	case schema.SegmentMissing:
+		return "a segment that a later seal names is not there"
+	case schema.TerminatorDamaged:
+		return "the line's newline became another byte"
+	case "":
+		return map[schema.Kind]string{
+			schema.TornTail:                 "a write that never finished; it was never acknowledged",
+			schema.VoidClaim:                "a claim that was never sealed",
+			schema.Surplus:                  "bytes that a writer added after it had lost the session",
+			schema.TakeoverInProgress:       "a claim that is not sealed yet; the end of the log is tentative",
+			schema.UnknownType:              "an event type that this version does not know",
+			schema.BlankLine:                "white space where a line would stand",
+			schema.ClockWentBack:            "the writer's clock stepped back",
+			schema.UnsupportedSchemaVersion: "written by a newer version",
+		}[f.Kind]
+	}
+	return fmt.Sprintf("the line does not decode: %s", f.Reason)
+}

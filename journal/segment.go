@@ -1,0 +1,330 @@
+package journal
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+
+	"steno/schema"
+)
+
+// A lineReader splits a segment at 0x0A. Memory is bounded: of a line over the
+// limit only its length, its hash and whether it has a NUL are kept.
+type lineReader struct {
+	f      io.Closer
+	in     *bufio.Reader
+	buf    []byte
+	line   []byte // without its newline; valid until the next call
+	number int    // from 1
+	offset int64  // of the line
+	length int64  // of the line without its newline
+	whole  bool   // it ends in a newline
+	long   bool   // longer than the limit; line has only its beginning
+	nul    bool
+	hash   hash.Hash // of a long line
+	next0  int64     // offset of the next line
+	err    error
+}
+
+func newLineReader(f io.ReadCloser, offset, size int64) *lineReader {
+	return &lineReader{f: f, in: bufio.NewReaderSize(io.LimitReader(f, max(0, size-offset)), 128<<10), next0: offset}
+}
+
+// Close closes the segment.
+func (r *lineReader) Close() error { return r.f.Close() }
+
+// next reads the next line, also a last one without a newline.
+func (r *lineReader) next() bool {
+	if r.err != nil {
+		return false
+	}
+	r.buf, r.offset, r.length, r.whole, r.long, r.nul, r.hash = r.buf[:0], r.next0, 0, false, false, false, nil
+	for first := true; ; first = false {
+		part, err := r.in.ReadSlice('\n')
+		r.next0 += int64(len(part))
+		if err == nil {
+			part, r.whole = part[:len(part)-1], true
+		}
+		r.length += int64(len(part))
+		if first && err == nil {
+			r.line = part // most lines are whole in the buffer
+			break
+		}
+		r.keep(part)
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		if err != nil && err != io.EOF {
+			r.err = schema.Errorf(schema.LogReadFailed, "a segment cannot be read: %s", plain(err)).Cause(err)
+			return false
+		}
+		if r.line = r.buf; err == io.EOF && r.length == 0 {
+			return false
+		}
+		break
+	}
+	r.number++
+	if !r.long {
+		r.nul = bytes.IndexByte(r.line, 0) >= 0
+	}
+	return true
+}
+
+func (r *lineReader) keep(part []byte) {
+	if !r.long {
+		if r.buf = append(r.buf, part...); len(r.buf) <= schema.MaxLine {
+			return
+		}
+		r.long, r.nul, r.hash = true, bytes.IndexByte(r.buf, 0) >= 0, sha256.New()
+		r.hash.Write(r.buf)
+		r.buf = r.buf[:1024]
+		return
+	}
+	r.nul = r.nul || bytes.IndexByte(part, 0) >= 0
+	r.hash.Write(part)
+}
+
+func (r *lineReader) sha256() string {
+	if r.long {
+		return hex.EncodeToString(r.hash.Sum(nil))
+	}
+	sum := sha256.Sum256(r.line)
+	return hex.EncodeToString(sum[:])
+}
+
+// finding locates the line.
+func (r *lineReader) finding(g *segment) schema.Finding {
+	return schema.Finding{Segment: g.epoch, Line: r.number, Offset: r.offset, Bytes: r.length, SHA256: r.sha256()}
+}
+
+// read reads what counts of one sealed segment.
+func (s *Scan) read(ctx context.Context, g *segment) {
+	if p := g.seal.Previous; p != nil && g.sealLine > 0 {
+		before := s.byEpoch[p.Epoch]
+		if before == nil {
+			nothing := sha256.Sum256(nil)
+			s.found(schema.Finding{Segment: p.Epoch, SHA256: hex.EncodeToString(nothing[:])}, schema.SegmentMissing, true)
+		}
+		s.excused = before == nil || before.size < before.pin.len
+	}
+	size := g.size
+	if g.pin != nil {
+		size = min(size, g.pin.len)
+	}
+	r, err := s.lines(ctx, g.epoch, 0, size)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	defer r.Close()
+	s.end = 0
+	var e schema.Event
+	for !s.stop && s.err == nil && r.next() {
+		if !r.whole {
+			s.tail(ctx, g, r)
+			break
+		}
+		if !s.line(ctx, g, r, &e) {
+			break
+		}
+	}
+	if r.err != nil {
+		s.fail(r.err)
+	}
+	g.endSeq, g.endSum, g.endBad = s.last, s.sum, s.bad+s.aside > 0
+	if g.pin != nil {
+		s.behind(ctx, g, r.number)
+	}
+}
+
+// behind names what stands behind the bytes that a later seal trusts.
+func (s *Scan) behind(ctx context.Context, g *segment, lines int) {
+	if to := min(g.pin.size, g.size); g.pin.len < to {
+		f := schema.Finding{Segment: g.epoch, Line: lines + 1, Offset: g.pin.len}
+		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.len, to)
+		s.found(f, schema.TornTail, false)
+	}
+	if g.size > g.pin.size {
+		f := schema.Finding{Segment: g.epoch, Offset: g.pin.size, Bytes: g.size - g.pin.size}
+		_, f.SHA256 = s.rest(ctx, g, g.pin.size, g.size)
+		s.found(f, schema.Surplus, false)
+	}
+}
+
+// tail judges a last line without its newline.
+func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
+	var e schema.Event
+	switch {
+	case !r.long && len(r.line) > 0 && e.Decode(r.line[:len(r.line)-1]) == nil:
+		s.found(r.finding(g), schema.TerminatorDamaged, true)
+		s.bad++
+	case s.above(ctx, g, r.offset, s.last+1):
+		if s.opt.below == 0 && s.Lease.State == "active" && s.Lease.Epoch == g.epoch {
+			return // the writer is at work; the line may be whole in a moment
+		}
+		s.tear(ctx, g, r)
+	case g.pin != nil && g.size < g.pin.len:
+		// the seal that pins this segment says that it is short
+	default:
+		why := error(schema.OverLimit)
+		if !r.long {
+			why = e.Decode(r.line)
+		}
+		if why == nil {
+			why = schema.TerminatorDamaged
+		}
+		s.found(r.finding(g), why, true)
+		s.bad++
+	}
+}
+
+// tear ends the open segment: from this line on nothing was ever acknowledged.
+func (s *Scan) tear(ctx context.Context, g *segment, r *lineReader) {
+	f := schema.Finding{Segment: g.epoch, Line: r.number, Offset: r.offset}
+	f.Bytes, f.SHA256 = s.rest(ctx, g, r.offset, g.size)
+	s.torn = true
+	s.found(f, schema.TornTail, true)
+}
+
+// line judges one line among its neighbours; false ends the segment.
+func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Event) bool {
+	if r.number == 1 {
+		if g.headerErr != nil {
+			s.found(r.finding(g), g.headerErr, false)
+			if !r.long && errors.Is(e.Decode(r.line), schema.GluedLines) {
+				s.bad++ // an event may have stood on this line
+			}
+		}
+		s.end = r.next0
+		return true
+	}
+	if !r.long && len(bytes.Trim(r.line, " \t")) == 0 {
+		s.found(r.finding(g), schema.BlankLine, false)
+		return true
+	}
+	number := s.last + 1
+	if r.nul && s.above(ctx, g, r.offset, number) {
+		s.tear(ctx, g, r)
+		return false
+	}
+	why := error(schema.OverLimit)
+	if !r.long {
+		why = e.Decode(r.line)
+	}
+	if why != nil {
+		s.foundLine(ctx, g, r, why, true, number)
+		s.bad++
+		return true
+	}
+	switch {
+	case e.Session != s.session:
+		why = schema.SessionMismatch
+	case e.Epoch < g.epoch && r.number > g.sealLine:
+		why = schema.EpochFell
+	case e.Epoch > g.epoch:
+		why = schema.BadEnvelope // nobody writes the number of a later epoch
+	case e.Seq <= s.last:
+		why, number = schema.SeqDuplicate, e.Seq
+	}
+	if why != nil {
+		s.foundLine(ctx, g, r, why, false, number)
+		s.aside++
+		return true
+	}
+	missing := e.Seq - number
+	named := false
+	if r.number == g.sealLine {
+		if why := s.atSeal(g); why != nil {
+			s.found(r.finding(g), why, missing > 0)
+			named = true
+		}
+	}
+	switch {
+	case named:
+	case missing > 0 && (s.excused || s.bad < missing && s.bad+s.aside > 0):
+		// bad lines that are named already may be the missing ones
+	case missing > 0 && s.bad == 0:
+		s.foundLine(ctx, g, r, schema.SeqGap, true, number)
+	case missing == 0 && e.Prev != s.sum:
+		s.foundLine(ctx, g, r, schema.ChainBroken, false, number)
+	}
+	s.take(ctx, g, r, e, named)
+	return true
+}
+
+// foundLine reports a line; number is the event that it hurts. What is above
+// the durable numbers of the open segment is only suspect.
+func (s *Scan) foundLine(ctx context.Context, g *segment, r *lineReader, why error, hole bool, number uint64) {
+	f := r.finding(g)
+	if _, ok := why.(schema.Reason); ok && s.above(ctx, g, r.offset, number) {
+		f.Kind = schema.TailSuspect
+	}
+	s.found(f, why, hole)
+}
+
+// atSeal says whether the seal fits its claim and the segment it follows.
+func (s *Scan) atSeal(g *segment) error {
+	if g.header != nil && g.seal.Claim != g.header.Sum.String() {
+		return schema.SealMismatch
+	}
+	p := g.seal.Previous
+	if p == nil {
+		return nil
+	}
+	before := s.byEpoch[p.Epoch]
+	if before == nil {
+		return nil
+	}
+	if before.size < before.pin.len {
+		return schema.SealShort
+	}
+	if (before.endSeq != p.Seq || before.endSum != p.Sum) && !before.endBad {
+		return schema.SealMismatch
+	}
+	return nil
+}
+
+// take gives an event out, and folds it if it fits.
+func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Event, named bool) {
+	s.flush(e.Seq)
+	s.Events++
+	s.last, s.sum, s.end = e.Seq, e.Sum, r.next0
+	s.Head = e.Head()
+	s.bad, s.aside, s.excused = 0, 0, false
+	if g == s.open {
+		s.durable = max(s.durable, e.Dur)
+	}
+	if e.Time.Before(s.time) {
+		s.found(r.finding(g), schema.ClockWentBack, false)
+	}
+	s.time = e.Time
+	if !schema.KnownType(e.Type) && !schema.IsOwn(e.Type) {
+		s.found(r.finding(g), schema.UnknownType, false)
+	}
+	if st := s.opt.State; st != nil {
+		s.one[0] = *e
+		if err := st.Check(s.one[:]); err == nil {
+			st.Apply(e)
+		} else if !named && !(s.damaged && errors.Is(err, schema.ResultWithoutCall)) {
+			f := r.finding(g)
+			f.Detail = "the fold refuses the event: " + schema.AsError(err).Message
+			f.Kind = schema.CorruptLogLine
+			if s.above(ctx, g, r.offset, e.Seq) {
+				f.Kind = schema.TailSuspect
+			}
+			s.found(f, schema.BadEvent, false)
+		}
+	}
+	if s.stop {
+		return
+	}
+	live := s.opt.below == 0 && g == s.open && (s.pending || s.Lease.State == "active")
+	if !s.yield(Item{Event: e, Segment: g.epoch, Offset: r.offset, Tentative: live && e.Seq > s.durable}, nil) {
+		s.stop = true
+	}
+}

@@ -1,0 +1,66 @@
+package journal
+
+import (
+	"context"
+	"io"
+	"iter"
+
+	"steno/lease"
+)
+
+// A Store keeps the segments of many sessions. It never looks inside a line.
+// Its methods may be called from many goroutines. Its errors have kinds:
+// NotFound for a session or segment that is not there, LogReadFailed,
+// UnsafeStatePath.
+type Store interface {
+	// ID is the store's own id, a ULID. Executors of one service must share
+	// one store, and this is how they know.
+	ID() string
+
+	// Sessions yields the ids of all sessions, in order, without reading them.
+	Sessions(ctx context.Context) iter.Seq2[string, error]
+
+	// Segments lists the segments of a session with the sizes they have now,
+	// oldest first.
+	Segments(ctx context.Context, session string) ([]lease.Segment, error)
+
+	// Read reads a segment from an offset. Whoever reads a segment that is
+	// still written stops at the size that Segments gave.
+	Read(ctx context.Context, session string, epoch uint64, offset int64) (io.ReadCloser, error)
+
+	// Lease says who writes a session.
+	Lease(ctx context.Context, session string) (lease.Status, error)
+
+	// Claim takes the free slot epoch for this process; header is the claim
+	// line with its newline. Epoch 1 makes the session. AlreadyExists means
+	// that another was faster.
+	Claim(ctx context.Context, session string, epoch uint64, header []byte) (Writer, error)
+}
+
+// A Writer extends the segment it has claimed. It is for one goroutine at a
+// time. After any error of Append it is finished.
+type Writer interface {
+	// Settle makes durable what stands in segment epoch, and the store tell
+	// the truth about it. It returns the size up to which a claimant may read.
+	Settle(ctx context.Context, epoch uint64) (size int64, err error)
+
+	// Append stores whole lines, all or none as far as anyone is told, and
+	// returns after they are durable and the successor check has passed.
+	Append(ctx context.Context, lines []byte) (Outcome, error)
+
+	// Release gives the slot back. It writes nothing.
+	Release() error
+}
+
+// An Outcome is what is known of the lines of an append.
+type Outcome int
+
+const (
+	Unknown   Outcome = iota // they may be in the log; the next holder's seal decides
+	Stored                   // they are, and no successor had been there afterwards
+	NotStored                // they are not
+)
+
+func (o Outcome) String() string {
+	return [...]string{"unknown", "stored", "not_stored"}[o]
+}

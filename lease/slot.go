@@ -1,0 +1,276 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/gofrs/flock"
+	"github.com/oklog/ulid/v2"
+
+	"steno/schema"
+)
+
+// A Slot is a segment that this process has claimed and may extend until it
+// has lost. Its methods are for one goroutine at a time.
+type Slot struct {
+	dir   *Dir
+	epoch uint64
+	name  string
+	file  *os.File
+	info  os.FileInfo
+	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
+	fresh bool         // nothing is synced under this name yet
+	dead  error        // why it takes no more writes
+}
+
+// Claim takes the free slot epoch: from the instant it has its name the
+// segment is complete, locked, and says whose it is. header is the claim line
+// with its newline. AlreadyExists means that another was faster. A folder that
+// is on a file system on which locks and names prove nothing is
+// LeaseStoreUnsupported.
+func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) {
+	if err := supported(d.self); err != nil {
+		return nil, err
+	}
+	tmp := ".claim-" + ulid.Make().String()
+	f, err := d.root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, writeFailed(d.name, "the claim cannot be made", err)
+	}
+	s := &Slot{dir: d, epoch: epoch, name: segmentName(epoch), file: f, fresh: true}
+	fail := func(err error) (*Slot, error) {
+		_ = d.root.Remove(tmp) // a leftover is swept by the next holder
+		s.close()
+		return nil, err
+	}
+	if err := f.Chmod(0o600); err != nil { // whatever the umask says
+		return fail(writeFailed(d.name, "the claim's mode cannot be set", err))
+	}
+	if s.lock, err = lockOf(f, d); err != nil {
+		return fail(err)
+	}
+	if ok, err := s.lock.TryLock(); err != nil {
+		return fail(schema.Errorf(schema.LeaseStoreUnsupported, "a new file cannot be locked here").With("session", d.name).Cause(err))
+	} else if !ok { // a Sweep has found the file in the instant before it was locked
+		return fail(taken(d.name, epoch))
+	}
+	if err := s.write(header); err != nil {
+		return fail(err)
+	}
+	if err := s.sync(f.Sync); err != nil {
+		return fail(err)
+	}
+	if err := publish(d, tmp, s.name); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return fail(taken(d.name, epoch))
+		}
+		return fail(writeFailed(d.name, "the claim cannot be published", err))
+	}
+	if s.info, err = f.Stat(); err != nil {
+		return fail(readFailed(d.name, err))
+	}
+	d.faults.at("claimed")
+	return s, nil
+}
+
+func taken(session string, epoch uint64) error {
+	return schema.Errorf(schema.AlreadyExists, "another process has claimed epoch %d of session %s", epoch, session).
+		With("session", session).With("epoch", epoch)
+}
+
+// Settle makes what stands in segment epoch durable, and the page cache tell
+// the truth about it: it notes the size, syncs the file, and drops its clean
+// pages, since after a failed write-back the cache shows bytes that are not on
+// the disk while the next sync answers success (Rebello et al., ATC 2020). A
+// claimant reads no further than the size that Settle returns.
+func (d *Dir) Settle(epoch uint64) (size int64, err error) {
+	f, err := d.OpenSegment(epoch)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return 0, readFailed(d.name, err)
+	}
+	if err := f.Sync(); err != nil {
+		return 0, schema.Errorf(schema.SyncFailed, "segment %06d of session %s cannot be synced: %s", epoch, d.name, cause(err)).
+			With("session", d.name).With("segment", epoch).Cause(err)
+	}
+	if err := dropPages(f); err != nil {
+		return 0, readFailed(d.name, err)
+	}
+	return fi.Size(), nil
+}
+
+// Append writes whole lines, syncs and checks. nil means that they are durable
+// and that no successor existed afterwards, so they will be inside whatever
+// seal comes next. SessionWriterLost, LogWriteFailed and SyncFailed end the
+// slot: nothing is ever retried on it, since after a failed write or sync
+// nobody knows what the disk has. details.outcome says whether the lines may
+// be there.
+func (s *Slot) Append(lines []byte) error {
+	if s.dead != nil {
+		return s.dead
+	}
+	if s.dead = s.append(lines); s.dead != nil {
+		return s.dead
+	}
+	return nil
+}
+
+func (s *Slot) append(lines []byte) error {
+	if err := s.write(lines); err != nil {
+		return err
+	}
+	s.dir.faults.at("written")
+	if s.fresh {
+		// The first line after the claim is the seal: with it the file's name,
+		// and for a new session the folder's name, must become durable.
+		if err := s.sync(s.file.Sync); err != nil {
+			return err
+		}
+		if err := s.syncNames(); err != nil {
+			return err
+		}
+		s.fresh = false
+	} else if err := s.sync(func() error { return dataSync(s.file) }); err != nil {
+		return err
+	}
+	s.dir.faults.at("synced")
+	if err := s.Check(); err != nil {
+		return err
+	}
+	s.dir.faults.at("checked")
+	return nil
+}
+
+func (s *Slot) write(b []byte) error {
+	write := s.file.Write
+	if f := s.dir.faults; f != nil && f.Write != nil {
+		write = func(b []byte) (int, error) { return f.Write(s.file, b) }
+	}
+	n, err := write(b)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	if err == nil {
+		return nil
+	}
+	// Even a write that stored nothing may have been stored in part; only the
+	// next holder's reading decides.
+	outcome := "unknown"
+	if n <= 0 {
+		outcome = "not_stored"
+	}
+	return schema.AsError(writeFailed(s.dir.name, "a write failed", err)).With("outcome", outcome).With("epoch", s.epoch)
+}
+
+func (s *Slot) sync(real func() error) error {
+	if f := s.dir.faults; f != nil && f.Sync != nil {
+		real = func() error { return f.Sync(s.file) }
+	}
+	if err := real(); err != nil {
+		return schema.Errorf(schema.SyncFailed, "session %s: a sync failed: %s", s.dir.name, cause(err)).
+			With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown").Cause(err)
+	}
+	return nil
+}
+
+func (s *Slot) syncNames() error {
+	err := s.dir.self.Sync()
+	if err == nil && s.epoch == 1 {
+		var parent *os.File
+		if parent, err = s.dir.parent.Open("."); err == nil {
+			err = errors.Join(parent.Sync(), parent.Close())
+		}
+	}
+	if err != nil {
+		return schema.Errorf(schema.SyncFailed, "session %s: the folder cannot be synced: %s", s.dir.name, cause(err)).
+			With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown").Cause(err)
+	}
+	return nil
+}
+
+// Check is the successor check: nobody has claimed the next slot, the file at
+// our name is ours, and the session's name still leads to the folder that we
+// hold. It looks through the folder held open since the claim, never by path,
+// since after a move the path of a superseded writer looks free. A check that
+// cannot be made counts as lost.
+func (s *Slot) Check() error {
+	check := s.check
+	if f := s.dir.faults; f != nil && f.Check != nil {
+		check = func() error { return f.Check(s.check) }
+	}
+	return check()
+}
+
+func (s *Slot) check() error {
+	lost := func(why string) error {
+		return schema.Errorf(schema.SessionWriterLost, "session %s: %s", s.dir.name, why).
+			With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown")
+	}
+	if _, err := s.dir.root.Lstat(segmentName(s.epoch + 1)); !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return lost("the successor's slot cannot be looked at: " + cause(err))
+		}
+		return lost(fmt.Sprintf("epoch %d has been claimed by another writer", s.epoch+1))
+	}
+	own, err := s.dir.root.Lstat(s.name)
+	if err != nil || !os.SameFile(own, s.info) {
+		return lost("the segment is no longer at its name")
+	}
+	folder, err := s.dir.parent.Lstat(s.dir.name)
+	if err != nil || !os.SameFile(folder, s.dir.info) {
+		return lost("the session's folder is no longer at its name")
+	}
+	return nil
+}
+
+// Sweep removes temporary claims of processes that died before they had a
+// slot. They were never part of a log. One whose lock is held belongs to a
+// living claimant and stays.
+func (s *Slot) Sweep() {
+	f, err := s.dir.root.Open(".")
+	if err != nil {
+		return // the leftovers harm nobody; the next holder tries again
+	}
+	defer f.Close()
+	names, _ := f.Readdirnames(-1)
+	for _, name := range names {
+		if len(name) < 7 || name[:7] != ".claim-" {
+			continue
+		}
+		t, err := s.dir.root.OpenFile(name, os.O_RDONLY|openNonblock, 0)
+		if err != nil {
+			continue
+		}
+		if l, err := lockOf(t, s.dir); err == nil {
+			if ok, err := l.TryRLock(); err == nil && ok {
+				_ = s.dir.root.Remove(name)
+			}
+			l.Close()
+		}
+		t.Close()
+	}
+}
+
+// Close gives the lock back. It writes nothing: without a writer_released
+// before it the session is stale from now on.
+func (s *Slot) Close() error {
+	if s.dead == nil {
+		s.dead = schema.Errorf(schema.SessionWriterLost, "session %s: this writer is closed", s.dir.name).With("session", s.dir.name)
+	}
+	return s.close()
+}
+
+func (s *Slot) close() error {
+	err := s.file.Close()
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}

@@ -1,0 +1,62 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
+
+	"steno/schema"
+)
+
+const openNonblock = unix.O_NONBLOCK
+
+// maxLinks: a claim is published by a rename and never has a second name.
+const maxLinks = 1
+
+// lockOf gives the lock of a file that is open already. gofrs/flock opens by
+// path; through /proc the path leads to this very file, whatever has become of
+// its name, and the read-only flag keeps it from creating one.
+func lockOf(f *os.File, _ *Dir) (*flock.Flock, error) {
+	return flock.New(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), flock.SetFlag(os.O_RDONLY)), nil
+}
+
+// publish gives a claim its name, in one step that fails if the slot is taken.
+func publish(d *Dir, tmp, name string) error {
+	fd := int(d.self.Fd())
+	err := unix.Renameat2(fd, tmp, fd, name, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) {
+		return schema.Errorf(schema.LeaseStoreUnsupported, "this file system cannot rename without replacing").With("session", d.name).Cause(err)
+	}
+	return err
+}
+
+func dropPages(f *os.File) error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }
+
+func dataSync(f *os.File) error {
+	for {
+		if err := unix.Fdatasync(int(f.Fd())); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// remote file systems: the proof needs one kernel's name table and page cache
+// (magic numbers from statfs(2)).
+var remote = map[int64]string{
+	0x6969: "NFS", 0x517B: "SMB", 0xFF534D42: "CIFS", 0xFE534D42: "SMB2",
+	0x01021997: "9p", 0x65735546: "FUSE", 0x00C36400: "Ceph", 0x5346414F: "AFS", 0x19830326: "FhGFS",
+}
+
+func supported(dir *os.File) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
+		return schema.Errorf(schema.LeaseStoreUnsupported, "the file system cannot be identified").Cause(err)
+	}
+	if name, bad := remote[int64(st.Type)&0xFFFFFFFF]; bad {
+		return schema.Errorf(schema.LeaseStoreUnsupported, "the store is on %s, where locks and names of one machine are not those of another", name)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+//go:build !linux
+
+package lease
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/gofrs/flock"
+)
+
+const openNonblock = 0
+
+// maxLinks: a claim has two names for the moment in which it is published.
+const maxLinks = 2
+
+// lockOf locks by path, since there is no /proc, and makes sure that the path
+// leads to the file that is open.
+func lockOf(f *os.File, d *Dir) (*flock.Flock, error) {
+	path := filepath.Join(d.root.Name(), filepath.Base(f.Name()))
+	there, err := os.Stat(path)
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	if here, err := f.Stat(); err != nil || !os.SameFile(here, there) {
+		return nil, unsafePath(d.name, "a segment was replaced while it was locked")
+	}
+	return flock.New(path, flock.SetFlag(os.O_RDONLY)), nil
+}
+
+// publish gives a claim its name by a link, which fails if the slot is taken.
+func publish(d *Dir, tmp, name string) error {
+	if err := d.root.Link(tmp, name); err != nil {
+		return err
+	}
+	return d.root.Remove(tmp)
+}
+
+func dropPages(*os.File) error { return nil }
+
+func dataSync(f *os.File) error { return f.Sync() }
+
+func supported(*os.File) error { return nil }
