@@ -50,6 +50,10 @@ type Options struct {
 	Force bool
 	// By and Reason go into the seal of a take-over.
 	By, Reason string
+	// Durable is called with each event once it is durable and applied, in the
+	// order of the log, also with the seal. It must be quick and must not call
+	// back into the Journal.
+	Durable func(Record)
 }
 
 // A Journal is a session open for writing. It may be used from many
@@ -63,6 +67,7 @@ type Journal struct {
 	mu     sync.Mutex
 	writer Writer
 	state  State
+	tell   func(Record)
 	seq    uint64 // of the last event, which is durable
 	sum    schema.Sum
 	size   int64                // of our segment
@@ -144,7 +149,7 @@ func acquire(ctx context.Context, store Store, session string, opt Options) (*Jo
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{store: store, session: session, epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}}
+	j := &Journal{store: store, session: session, epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}, tell: opt.Durable}
 	if err := j.open(ctx, before, claim, opt); err != nil {
 		return nil, errors.Join(err, w.Release())
 	}
@@ -351,6 +356,9 @@ func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error
 		offset += int64(len(records[i].Line)) + 1
 		if j.state != nil {
 			j.state.Apply(e)
+		}
+		if j.tell != nil {
+			j.tell(records[i])
 		}
 	}
 	j.size += int64(len(lines))

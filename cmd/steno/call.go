@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/oklog/ulid/v2"
+	"github.com/spf13/cobra"
+
+	"steno/executor"
+	"steno/schema"
+)
+
+func (a *app) callCommand() *cobra.Command {
+	var session, args, callID, key string
+	var dryRun, exit bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use: "call TOOL", Short: "run one tool call and record it",
+		Long: "call runs a tool in a session that is there and prints the recorded result.\n\n" +
+			"Exit 0 for any genuine recorded result, 8 for one that is interrupted; --exit-code passes the tool's on.",
+		Example: "  steno call list --session demo\n  steno call read --session demo --args '{\"path\":\"go.mod\"}'\n  steno call bash --session demo --args @args.json --call-id build-1",
+		Args:    exactly("TOOL"),
+		RunE: func(c *cobra.Command, words []string) error {
+			if session == "" {
+				return usage("--session is missing")
+			}
+			text, err := a.argument(args)
+			if err != nil {
+				return err
+			}
+			if callID == "" {
+				callID = ulid.Make().String()
+			}
+			ctx := c.Context()
+			if timeout > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, timeout)
+				defer cancel()
+			}
+			return a.call(ctx, session, executor.Request{CallID: callID, Name: words[0], Args: text, Key: key, DryRun: dryRun}, exit)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&session, "session", "", "the session; it must be there")
+	f.StringVar(&args, "args", "{}", "the arguments: JSON, @FILE, or - for standard input")
+	f.StringVar(&callID, "call-id", "", "the call's id; the same id gives the recorded result (default: a new one)")
+	f.StringVar(&key, "key", "", "idempotency key for the tool (default: the call id)")
+	f.BoolVar(&dryRun, "dry-run", false, "say what would be done and change nothing")
+	f.BoolVar(&exit, "exit-code", false, "exit with the tool's own exit code")
+	f.DurationVar(&timeout, "timeout", 0, "how long to wait for the result; the call goes on without us (default: for ever)")
+	return c
+}
+
+// argument reads JSON given as itself, as @FILE or as - .
+func (a *app) argument(v string) (jsontext.Value, error) {
+	name, file := strings.CutPrefix(v, "@")
+	switch {
+	case v == "-":
+		b, err := io.ReadAll(io.LimitReader(a.in, schema.MaxLine+1))
+		if err != nil {
+			return nil, schema.Errorf(schema.StdinError, "standard input cannot be read").Cause(err)
+		}
+		return b, nil
+	case file:
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, usage("the file of --args cannot be read").(*schema.Error).Cause(err)
+		}
+		return b, nil
+	}
+	return jsontext.Value(v), nil
+}
+
+func (a *app) call(ctx context.Context, session string, req executor.Request, exit bool) (err error) {
+	// The client puts the arguments into its request as they are, so they must
+	// be JSON before.
+	if req.Args, _, err = schema.Compact(nil, req.Args, 2); err != nil {
+		return err
+	}
+	b, err := a.backend(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	answer, err := b.client.Call(ctx, session, req)
+	if err != nil {
+		return err
+	}
+	v, err := resultOf(answer.Data, nil)
+	if err != nil {
+		return err
+	}
+	if a.format == "table" {
+		err = a.printRow(&job{call: req, answer: answer})
+	} else {
+		_, err = a.out.Write(append([]byte(answer.Data), '\n'))
+	}
+	switch {
+	case err != nil:
+		return err
+	case v.kind() == schema.Interrupted:
+		return exitCode(schema.ExitUnknown)
+	case exit && v.ExitCode != nil && *v.ExitCode != 0:
+		return exitCode(*v.ExitCode)
+	case exit && v.Error != nil:
+		return exitCode(v.Error.Kind.Info().Exit)
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/gofrs/flock"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"steno/executor"
+	"steno/schema"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var listen string
+	var wait time.Duration
+	c := &cobra.Command{
+		Use: "serve", Short: "serve sessions: take calls, run tools, keep the record",
+		Long: "serve starts a NATS server with a work queue on 127.0.0.1, with credentials of its own, and an executor on it.\n" +
+			"With --nats it brings an executor to a server that is there. SIGTERM drains.",
+		Example: "  steno serve\n  steno serve --dir /var/lib/steno --listen 127.0.0.1:4222\n  steno serve --nats nats://127.0.0.1:4222",
+		Args:    exactly(),
+		RunE:    func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), listen, wait) },
+	}
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:4222", "where the embedded server listens; port 0 takes a free one")
+	c.Flags().DurationVar(&wait, "grace", grace, "how long running tools have after SIGTERM")
+	return c
+}
+
+func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err error) {
+	store, err := a.store(true)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	var nc *nats.Conn
+	where := a.nats
+	if a.nats != "" {
+		if nc, err = dial(a.nats); err != nil {
+			return err
+		}
+	} else {
+		lock, err := a.lockServer()
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		o, err := listening(listen)
+		if err != nil {
+			return err
+		}
+		var kept natsContext // clients keep their credentials over a restart
+		if b, err := os.ReadFile(a.contextFile()); err == nil && json.Unmarshal(b, &kept) == nil && kept.Password != "" {
+			o.Username, o.Password = kept.User, kept.Password
+		}
+		// An acknowledgement of the queue means synced: with its default the
+		// server syncs every two minutes, and a power cut takes what it has
+		// acknowledged since.
+		o.JetStream, o.StoreDir, o.SyncAlways = true, filepath.Join(a.dir, "nats"), true
+		var s *server.Server
+		if s, nc, err = startServer(o); err != nil {
+			return err
+		}
+		defer func() { s.Shutdown(); s.WaitForShutdown() }()
+		where = clientURL(s)
+		if err := saveContext(a.contextFile(), natsContext{Description: "steno serve", URL: where, User: o.Username, Password: o.Password}); err != nil {
+			return err
+		}
+	}
+	defer nc.Close()
+	x, err := a.newExecutor(nc, store, executor.Builtin(), true)
+	if err != nil {
+		return err
+	}
+	if err := x.Start(ctx); err != nil {
+		return err
+	}
+	if err := a.tellServing(store.ID(), where); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	drain, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	return x.Drain(drain)
+}
+
+// lockServer takes the lock that keeps two servers from one queue folder,
+// where they would lose messages that they have acknowledged.
+func (a *app) lockServer() (*flock.Flock, error) {
+	failed := func(err error) error {
+		return schema.Errorf(schema.LogWriteFailed, "the server's folder cannot be written").Cause(err)
+	}
+	if err := os.MkdirAll(filepath.Join(a.dir, "nats"), 0o700); err != nil {
+		return nil, failed(err)
+	}
+	f, err := os.OpenFile(filepath.Join(a.dir, "nats", "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, failed(err)
+	}
+	f.Close()
+	l := a.serveLock()
+	ok, err := l.TryLock()
+	if err != nil {
+		return nil, failed(err)
+	}
+	if !ok {
+		var c natsContext
+		if b, err := os.ReadFile(a.contextFile()); err == nil {
+			_ = json.Unmarshal(b, &c) // an unreadable address is left out of the message
+		}
+		return nil, schema.Errorf(schema.Unavailable, "another serve runs on this store, at %s", withoutSecrets(c.URL)).
+			With("address", withoutSecrets(c.URL)).With("next", "use that one: run and call with the same --dir go through it")
+	}
+	return l, nil
+}
+
+func (a *app) tellServing(store, where string) error {
+	v := struct {
+		Store   string `json:"store"`
+		URL     string `json:"url"`
+		Context string `json:"context,omitzero"`
+	}{store, withoutSecrets(where), ""}
+	if a.nats == "" {
+		v.Context = a.contextFile()
+	} else if !fileExists(a.nats) {
+		v.URL = withoutSecrets(a.nats)
+	} else {
+		v.URL, v.Context = "", a.nats
+	}
+	if a.format == "json" || a.format == "jsonl" {
+		return a.json(v)
+	}
+	if _, err := fmt.Fprintf(a.out, "serving store %s\n", v.Store); err != nil {
+		return err
+	}
+	if v.Context == "" {
+		_, err := fmt.Fprintf(a.out, "nats     %s\n", v.URL)
+		return err
+	}
+	_, err := fmt.Fprintf(a.out, "nats     %s\ncontext  %s\ntry      nats --context %s micro info steno\n", v.URL, v.Context, v.Context)
+	return err
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil || !errors.Is(err, os.ErrNotExist)
+}

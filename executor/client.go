@@ -1,0 +1,171 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"steno/schema"
+)
+
+// A Client speaks to executors. It may be used from many goroutines.
+//
+// A request without an answer is repeated until its context ends; that is safe,
+// since every verb is idempotent: a call by its id, an append by the ids of
+// its events, which the client gives to those that have none.
+type Client struct {
+	conn   *nats.Conn
+	prefix string
+}
+
+// NewClient makes a client of the executors behind prefix, "steno" if empty.
+func NewClient(conn *nats.Conn, subjectPrefix string) (*Client, error) {
+	p, err := prefix(subjectPrefix)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{conn, p}, nil
+}
+
+// Open makes a session, or finds one that is there.
+func (c *Client) Open(ctx context.Context, req OpenRequest) (a OpenAnswer, err error) {
+	if req.Session == "" {
+		req.Session = newID().String() // so that a repeat does not make another
+	}
+	return a, c.ask(ctx, "session.open", req, &a)
+}
+
+// Get sums up a session.
+func (c *Client) Get(ctx context.Context, session string) (a GetAnswer, err error) {
+	return a, c.ask(ctx, "session.get", map[string]string{"session": session}, &a)
+}
+
+// List gives one page of sessions.
+func (c *Client) List(ctx context.Context, req ListRequest) (a ListAnswer, err error) {
+	return a, c.ask(ctx, "session.list", req, &a)
+}
+
+// Append records events of an agent, all or none.
+func (c *Client) Append(ctx context.Context, session string, events ...AppendEvent) (a AppendAnswer, err error) {
+	req := AppendRequest{Session: session, Events: append([]AppendEvent(nil), events...)}
+	for i := range req.Events {
+		if req.Events[i].ID == "" {
+			req.Events[i].ID = newID().String()
+		}
+	}
+	return a, c.ask(ctx, "session.append", req, &a)
+}
+
+// End ends a session.
+func (c *Client) End(ctx context.Context, req EndRequest) (a EndAnswer, err error) {
+	return a, c.ask(ctx, "session.end", req, &a)
+}
+
+// Call runs a tool and returns its recorded result, also where the tool failed.
+func (c *Client) Call(ctx context.Context, session string, req Request) (Answer, error) {
+	if err := schema.CheckSession(session); err != nil {
+		return Answer{}, err // it would become part of a subject
+	}
+	b, err := json.Marshal(req, json.Deterministic(true))
+	if err != nil {
+		return Answer{}, schema.Errorf(schema.InvalidArgs, "the call has no JSON form: %v", err)
+	}
+	m, err := c.request(ctx, "call."+session, b)
+	if err != nil {
+		return Answer{}, err
+	}
+	head, err := schema.ParseHead(m.Header.Get(HeaderHead))
+	return Answer{req.CallID, m.Data, head}, err
+}
+
+// Enqueue puts a call into the work queue. nil means that it is queued, as
+// safely as the server syncs; its result comes as an event, or as the answer
+// to the same call through Call.
+func (c *Client) Enqueue(ctx context.Context, session string, req Request) error {
+	if err := schema.CheckSession(session); err != nil {
+		return err
+	}
+	b, err := json.Marshal(req, json.Deterministic(true))
+	if err != nil {
+		return schema.Errorf(schema.InvalidArgs, "the call has no JSON form: %v", err)
+	}
+	js, err := jetstream.New(c.conn)
+	if err != nil {
+		return unavailable("the queue cannot be used", err)
+	}
+	if _, err := js.Publish(ctx, c.prefix+".v1.queue."+session, b); err != nil {
+		return unavailable("the call was not queued", err)
+	}
+	return nil
+}
+
+func (c *Client) ask(ctx context.Context, verb string, req, answer any) error {
+	b, err := json.Marshal(req, json.Deterministic(true))
+	if err != nil {
+		return schema.Errorf(schema.InvalidArgs, "the request has no JSON form: %v", err)
+	}
+	m, err := c.request(ctx, verb, b)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(m.Data, answer); err != nil {
+		return schema.Errorf(schema.Internal, "the answer cannot be read").Cause(err)
+	}
+	return nil
+}
+
+// Repeats of a request: while no answer comes, while nobody serves, and after
+// an executor that is going away has said so.
+const (
+	repeatAfter = 2 * time.Second
+	repeatSoon  = 100 * time.Millisecond
+)
+
+func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nats.Msg, error) {
+	if int64(len(payload)) > c.conn.MaxPayload() {
+		return nil, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the server takes %d", len(payload), c.conn.MaxPayload())
+	}
+	inbox := c.conn.NewRespInbox()
+	sub, err := c.conn.SubscribeSync(inbox)
+	if err != nil {
+		return nil, unavailable("the broker does not take a subscription", err)
+	}
+	defer sub.Unsubscribe()
+	last := schema.Errorf(schema.Unavailable, "no executor answers")
+	for {
+		if err := c.conn.PublishRequest(c.prefix+".v1."+verb, inbox, payload); err != nil {
+			return nil, unavailable("the request cannot be sent", err)
+		}
+		wait, cancel := context.WithTimeout(ctx, repeatAfter)
+		m, err := sub.NextMsgWithContext(wait)
+		cancel()
+		switch {
+		case errors.Is(err, nats.ErrNoResponders), err == nil && m.Header.Get("Status") == "503":
+		case err == nil:
+			if m.Header.Get(HeaderErrorKind) == "" {
+				return m, nil
+			}
+			err = schema.ParseEnvelope(m.Data)
+			if err == nil {
+				return nil, schema.Errorf(schema.Internal, "the answer cannot be read")
+			}
+			if !errors.Is(err, schema.Unavailable) {
+				return nil, err
+			}
+			last = schema.AsError(err)
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			continue // no answer yet; the repeat joins the running call
+		case ctx.Err() == nil:
+			return nil, unavailable("the broker does not answer", err)
+		}
+		select {
+		case <-time.After(repeatSoon):
+		case <-ctx.Done():
+			return nil, last.Cause(ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,316 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+// Do runs a call of a session, or gives the result that is recorded for it.
+// The session must be there. It returns when the result is recorded, or when
+// ctx ends; the call then goes on, and the same request joins it.
+//
+// The answer is a recorded result, also where the tool failed or was refused.
+// Errors: InvalidArgs and PayloadTooLarge for a request that is none,
+// NotFound, CallConflict, SessionEnded, Backpressure, the kinds of
+// journal.Open, and LogWriteFailed, SyncFailed, SessionWriterLost and
+// ToolResultRecordFailed where nothing can be promised about the outcome.
+func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer, error) {
+	if req.sum == "" {
+		if err := req.compact(); err != nil {
+			return Answer{}, err
+		}
+	}
+	leave, err := x.enter(session)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer leave()
+	s, err := x.hold(ctx, session, nil)
+	if err != nil {
+		return Answer{}, err
+	}
+	return s.do(ctx, req)
+}
+
+// compact is the door for a request that comes as a Go value.
+func (r *Request) compact() error {
+	for _, v := range []*jsontext.Value{&r.Args, &r.Context, &r.Turn} {
+		if len(*v) == 0 {
+			continue
+		}
+		text, n, err := schema.Compact(nil, *v, 2)
+		if err != nil {
+			return schema.AsError(err).With("call_id", r.CallID)
+		}
+		*v, r.replaced = text, r.replaced+n
+	}
+	return r.check()
+}
+
+// do joins the flight of a call, or starts it.
+func (s *session) do(ctx context.Context, req Request) (Answer, error) {
+	select {
+	case <-s.settled: // what an earlier process left open comes first
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
+	}
+	f, err := s.fly(req, func(f *flight) (Answer, error) { return s.run(f) })
+	if err != nil {
+		return Answer{}, err
+	}
+	select {
+	case <-f.done:
+		return f.answer, f.err
+	case <-ctx.Done():
+		return Answer{}, ctx.Err()
+	}
+}
+
+// run is the way of one call, journal first.
+func (s *session) run(f *flight) (Answer, error) {
+	req := &f.call
+	known, err := s.known(req)
+	if err != nil || known != nil && known.Result != nil {
+		if err != nil {
+			return Answer{}, err
+		}
+		return s.recorded(known)
+	}
+	release, err := s.slot()
+	if err != nil {
+		return Answer{}, err
+	}
+	defer release()
+	if known != nil {
+		return s.resume(f, known)
+	}
+	tool, refusal := s.admit(req)
+	if refusal != nil {
+		// A refused call is in the log too: the call, and why it did not run.
+		return s.finish(req, 0, s.verdict(Result{}, refusal), req.entry())
+	}
+	attempt, err := s.start(req, 1, req.entry(), req.decided())
+	if err != nil {
+		return Answer{}, err
+	}
+	f.hasBegun()
+	return s.call(req, tool, attempt)
+}
+
+// known gives what is recorded of a call, as a copy; CallConflict if the
+// request is another call under the same id.
+func (s *session) known(req *Request) (c *replay.Call, err error) {
+	s.view(func(st *replay.State) {
+		r := st.Call(req.CallID)
+		if r == nil {
+			return
+		}
+		if why := req.conflict(r.Name, r.ArgsSHA256, r.DryRun); why != "" {
+			err = conflict(s.id, req.CallID, why)
+			return
+		}
+		copied := *r
+		c = &copied
+	})
+	return c, err
+}
+
+// recorded answers with the result in the log; the tool is not touched.
+func (s *session) recorded(c *replay.Call) (Answer, error) {
+	r, err := s.journal.Event(s.ctx, c.Result.Seq)
+	if err != nil {
+		return Answer{}, err
+	}
+	return Answer{c.ID, r.Data, s.journal.Head()}, nil
+}
+
+// slot waits until the session may run one more call.
+func (s *session) slot() (release func(), err error) {
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	case <-s.ctx.Done():
+		return nil, s.stopped()
+	case <-s.x.stopping.Done():
+		return nil, s.stopped()
+	}
+}
+
+// stopped is why nothing more runs in this session here.
+func (s *session) stopped() error {
+	if err := s.journal.Err(); err != nil {
+		return err
+	}
+	return schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", s.id)
+}
+
+// admit says whether a call may run: the tool exists and the arguments fit.
+// Phases, tiers, paths and policy have their place here.
+func (s *session) admit(req *Request) (Tool, error) {
+	tool, err := s.x.cfg.Tools.Get(req.Name)
+	if err != nil {
+		return Tool{}, err
+	}
+	return tool, s.x.cfg.Tools.Validate(req.Name, req.Args)
+}
+
+// start records the start of an attempt together with what must be durable
+// before it.
+func (s *session) start(req *Request, attempt uint64, before ...journal.Entry) (replay.Attempt, error) {
+	var o schema.Object
+	o.Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
+	if attempt > 1 {
+		// A take-over fences the log, not the world.
+		o.Uint("possibly_running", attempt-1)
+	}
+	r, err := s.append(append(before, journal.Entry{Type: schema.TypeToolStarted, Data: o.Bytes()})...)
+	if err != nil {
+		return replay.Attempt{}, err
+	}
+	e := r[len(r)-1]
+	return replay.Attempt{Attempt: attempt, Seq: e.Seq, Epoch: e.Epoch}, nil
+}
+
+// call runs the tool and records what became of it.
+func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error) {
+	key := req.Key
+	if key == "" {
+		key = req.CallID
+	}
+	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
+		Args: req.Args, Context: req.Context, DryRun: req.DryRun, Workspace: s.workspace}
+	began := time.Now()
+	res, err := s.safely(tool, inv)
+	if s.ctx.Err() != nil && (err != nil || !res.OK) {
+		// We stopped it. That is neither its output nor its failure: the
+		// outcome stays open, and whoever holds the session next settles it.
+		return Answer{}, s.stopped()
+	}
+	out := s.verdict(res, err)
+	out.duration = time.Since(began)
+	return s.finish(req, a.Attempt, out)
+}
+
+// safely runs a tool so that its panic ends the call and not the process.
+func (s *session) safely(tool Tool, inv *Invocation) (res Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.x.log.Error("a tool panicked", "session", s.id, "call", inv.CallID, "tool", tool.Name, "panic", p, "stack", string(debug.Stack()))
+			err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", "panic")
+		}
+	}()
+	if s.workspace == nil && s.noSpace != nil {
+		return Result{}, s.noSpace
+	}
+	res, err = tool.Run(s.ctx, inv)
+	var e *schema.Error
+	if err != nil && !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		// The model is shown the class only; the cause may hold anything.
+		s.x.log.Error("a tool failed unexpectedly", "session", s.id, "call", inv.CallID, "tool", tool.Name, "err", err)
+		err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", fmt.Sprintf("%T", err))
+	}
+	return res, err
+}
+
+// finish records a result, together with what comes before it, and answers.
+// From here on the outcome is known to this process only until the append
+// returns.
+func (s *session) finish(req *Request, attempt uint64, out verdict, before ...journal.Entry) (Answer, error) {
+	data := s.x.inspect(req, attempt, &out)
+	r, err := s.append(append(before, journal.Entry{Type: schema.TypeToolResult, Data: data})...)
+	if err != nil {
+		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) {
+			err = schema.Errorf(schema.ToolResultRecordFailed, "call %s ran, and its result could not be recorded", req.CallID).
+				With("session", s.id).With("call_id", req.CallID).With("outcome", "unknown").Cause(err)
+		}
+		return Answer{}, err
+	}
+	return Answer{req.CallID, r[len(r)-1].Data, s.journal.Head()}, nil
+}
+
+// settleAll deals with the calls that an earlier writer left open, in the
+// order of their seq, before any new call: a call that started and is not
+// repeatable gets a synthetic interrupted result, one that is repeatable gets
+// its next attempt, and one that was recorded and not started starts.
+func (s *session) settleAll() {
+	defer close(s.settled)
+	var open []replay.Call
+	s.view(func(st *replay.State) {
+		if st.Ended != nil {
+			return // nothing may follow; the calls stay as they are
+		}
+		for _, c := range st.Open() {
+			open = append(open, *c)
+		}
+	})
+	for i := range open {
+		c := &open[i]
+		r, err := s.journal.Event(s.ctx, c.Seq)
+		if err == nil {
+			err = s.settle(c, r.Data)
+		}
+		if err != nil {
+			s.x.log.Error("an open call was not settled", "session", s.id, "call", c.ID, "kind", schema.KindOf(err), "err", err)
+			if s.journal.Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+// settle returns once the start or the end of the call is recorded.
+func (s *session) settle(c *replay.Call, data []byte) error {
+	var req Request
+	if err := schema.Unmarshal(data, &req); err != nil {
+		return err
+	}
+	req.sum, req.replaced = c.ArgsSHA256, 0
+	f, err := s.fly(req, func(f *flight) (Answer, error) {
+		release, err := s.slot()
+		if err != nil {
+			return Answer{}, err
+		}
+		defer release()
+		return s.resume(f, c)
+	})
+	if err != nil {
+		return err
+	}
+	<-f.begun
+	return nil
+}
+
+// resume goes on with a call that is recorded and has no result.
+func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
+	req := &f.call
+	tool, refusal := s.admit(req)
+	last := uint64(0)
+	if n := len(c.Attempts); n > 0 {
+		last = c.Attempts[n-1].Attempt
+	}
+	switch {
+	case last > 0 && (refusal != nil || !tool.Repeatable && !c.DryRun):
+		return s.finish(req, last, interrupted())
+	case refusal != nil:
+		return s.finish(req, 0, s.verdict(Result{}, refusal))
+	}
+	var before []journal.Entry
+	if len(c.Decisions) == 0 {
+		before = append(before, req.decided())
+	}
+	attempt, err := s.start(req, last+1, before...)
+	if err != nil {
+		return Answer{}, err
+	}
+	f.hasBegun()
+	return s.call(req, tool, attempt)
+}

@@ -1,0 +1,303 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"steno/schema"
+)
+
+// Headers of answers and of requests that executors pass on.
+const (
+	HeaderSession   = "Steno-Session"
+	HeaderCall      = "Steno-Call"
+	HeaderHead      = "Steno-Head" // <epoch>.<seq>.<sum>
+	HeaderExecutor  = "Steno-Executor"
+	HeaderErrorKind = "Steno-Error-Kind"
+	headerHops      = "Steno-Hops"
+)
+
+// Version is the version of the service, in semver.
+const Version = "0.1.0"
+
+// maxHops bounds how often a request is passed on.
+const maxHops = 2
+
+// A reply is what a verb answers with.
+type reply struct {
+	data   []byte
+	header nats.Header
+}
+
+// A verb handles one endpoint for one session.
+type verb struct {
+	name string
+	// run does the work in the process that holds the session, or opens it.
+	run func(x *Executor, ctx context.Context, session string, payload []byte, here bool) (reply, error)
+	// passed verbs write, so they go to the holder.
+	passed bool
+}
+
+var callVerb = verb{"call", (*Executor).runCall, true}
+var appendVerb = verb{"append", (*Executor).runAppend, true}
+var endVerb = verb{"end", (*Executor).runEnd, true}
+
+// serve registers the micro service.
+func (x *Executor) serve() error {
+	p := x.cfg.Prefix + ".v1."
+	svc, err := micro.AddService(x.cfg.Conn, micro.Config{
+		Name: "steno", Version: Version,
+		Description: "keeps the record of tool calls and runs them",
+		Metadata:    map[string]string{"store": x.cfg.Store.ID(), "executor": x.cfg.Holder.ID, "prefix": x.cfg.Prefix},
+	})
+	if err != nil {
+		return unavailable("the service cannot be registered", err)
+	}
+	x.service = svc
+	add := func(name, subject, request, answer string, handle micro.HandlerFunc, opts ...micro.EndpointOpt) {
+		if err != nil {
+			return
+		}
+		opts = append(opts, micro.WithEndpointSubject(subject),
+			micro.WithEndpointMetadata(map[string]string{"request": request, "answer": answer, "errors": errorSchema}))
+		err = svc.AddEndpoint(name, handle, opts...)
+	}
+	to := p + "to." + x.cfg.Holder.ID + "."
+	alone := micro.WithEndpointQueueGroupDisabled()
+	add("call", p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
+	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(verb{"open", (*Executor).runOpen, false}, false))
+	add("session-get", p+"session.get", sessionSchema, anySchema, x.handle(verb{"get", (*Executor).runGet, false}, false))
+	add("session-list", p+"session.list", listSchema, anySchema, x.handle(verb{"list", (*Executor).runList, false}, false))
+	add("session-append", p+"session.append", appendSchema, anySchema, x.handle(appendVerb, false))
+	add("session-end", p+"session.end", endSchema, anySchema, x.handle(endVerb, false))
+	add("to-call", to+"call.*", callSchema, resultSchema, x.handle(callVerb, true), alone)
+	add("to-append", to+"append.*", appendSchema, anySchema, x.handle(appendVerb, true), alone)
+	add("to-end", to+"end.*", endSchema, anySchema, x.handle(endVerb, true), alone)
+	if err != nil {
+		return errors.Join(unavailable("an endpoint cannot be registered", err), svc.Stop())
+	}
+	return nil
+}
+
+// handle makes the handler of an endpoint. direct endpoints are addressed to
+// this very process.
+func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
+	return func(r micro.Request) {
+		// A request that is repeated while we work on it is answered once: the
+		// answer goes to the same place.
+		if _, busy := x.replies.LoadOrStore(r.Reply(), struct{}{}); busy {
+			return
+		}
+		if !x.begin() {
+			x.replies.Delete(r.Reply())
+			x.respond(r.Reply(), reply{}, schema.Errorf(schema.Unavailable, "this executor is shutting down"))
+			return
+		}
+		// micro runs one handler at a time; a call may take an hour.
+		go func() {
+			defer x.work.Done()
+			defer x.replies.Delete(r.Reply())
+			session := ""
+			if i := strings.LastIndexByte(r.Subject(), '.'); strings.HasSuffix(r.Subject()[:i], v.name) {
+				session = r.Subject()[i+1:] // of a subject that ends in <verb>.<session>
+			}
+			hops, _ := strconv.Atoi(nats.Header(r.Headers()).Get(headerHops))
+			out, err := x.route(x.ctx, v, session, r.Data(), hops, direct)
+			x.respond(r.Reply(), out, err)
+		}()
+	}
+}
+
+// respond answers with a reply or the error envelope. It does not use the
+// micro request's own methods: those write what the service reads for its
+// statistics as soon as the handler has returned.
+func (x *Executor) respond(to string, out reply, err error) {
+	if to == "" {
+		return
+	}
+	msg := &nats.Msg{Subject: to, Data: out.data, Header: out.header}
+	if msg.Header == nil {
+		msg.Header = nats.Header{}
+	}
+	if err != nil {
+		e := schema.AsError(err)
+		msg.Data = schema.Envelope(err)
+		msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(e.Kind.Info().Status))
+		msg.Header.Set(micro.ErrorHeader, string(e.Kind))
+		msg.Header.Set(HeaderErrorKind, string(e.Kind))
+		if e.Kind == schema.Internal {
+			x.log.Error("internal error", "err", err)
+		}
+	}
+	if msg.Header.Get(HeaderExecutor) == "" {
+		msg.Header.Set(HeaderExecutor, x.cfg.Holder.ID)
+	}
+	if err := x.cfg.Conn.PublishMsg(msg); err != nil {
+		x.log.Warn("an answer could not be sent; a repeated request gets it from the record", "err", err)
+	}
+}
+
+// routeRetry paces the looks at who holds a session, holderQuiet is how long a
+// holder may be silent before the lease is looked at again. A repeat joins the
+// running call, so it costs nothing.
+const (
+	routeRetry  = 50 * time.Millisecond
+	holderQuiet = 2 * time.Second
+	// routeTries bounds the looks while a holder is there and cannot be
+	// reached: it may be about to open its doors, or be another program that
+	// has none.
+	routeTries = 20
+)
+
+// route does a verb in this process if it holds the session or can take it,
+// and passes it to the holder otherwise.
+func (x *Executor) route(ctx context.Context, v verb, session string, payload []byte, hops int, direct bool) (reply, error) {
+	if !v.passed || direct {
+		return v.run(x, ctx, session, payload, direct)
+	}
+	if session == "" {
+		var err error
+		if session, err = sessionOf(payload); err != nil {
+			return reply{}, err
+		}
+	}
+	if err := schema.CheckSession(session); err != nil {
+		return reply{}, err
+	}
+	for try := 0; ; {
+		out, err := v.run(x, ctx, session, payload, false)
+		holder := holderOf(err)
+		switch {
+		case errors.Is(err, schema.SessionWriterActive) && holder != "" && holder != x.cfg.Holder.ID:
+			if hops >= maxHops {
+				return reply{}, schema.Errorf(schema.Unavailable, "the request was passed on %d times without reaching the holder of session %s", hops, session).
+					With("session", session)
+			}
+			var reached bool
+			if out, reached, err = x.pass(x.stopping, v, holder, session, payload, hops); reached {
+				if !errors.Is(err, schema.SessionWriterLost) {
+					return out, err
+				}
+				try = 0 // it has lost the session; somebody else has it or it is free
+			} else if err == nil {
+				err = schema.Errorf(schema.SessionWriterActive, "another process holds session %s and does not listen here", session).
+					With("session", session).With("holder", holder)
+			}
+		case errors.Is(err, schema.SessionWriterLost):
+			// We lost it. Whoever has it now knows what became of the request.
+		default:
+			return out, err
+		}
+		if try++; try > routeTries {
+			return reply{}, err
+		}
+		select {
+		case <-time.After(routeRetry):
+		case <-x.stopping.Done():
+			return reply{}, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", session)
+		}
+	}
+}
+
+// pass sends a request to the holder of a session and waits for its answer,
+// for as long as the holder is there. reached is false if it is not.
+func (x *Executor) pass(ctx context.Context, v verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
+	inbox := x.cfg.Conn.NewRespInbox()
+	sub, err := x.cfg.Conn.SubscribeSync(inbox)
+	if err != nil {
+		return reply{}, true, unavailable("the broker does not take a subscription", err)
+	}
+	defer sub.Unsubscribe()
+	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + v.name + "." + session, Reply: inbox, Data: payload,
+		Header: nats.Header{headerHops: {strconv.Itoa(hops + 1)}}}
+	for {
+		if err := x.cfg.Conn.PublishMsg(msg); err != nil {
+			return reply{}, true, unavailable("the request cannot be passed on", err)
+		}
+		wait, cancel := context.WithTimeout(ctx, holderQuiet)
+		m, err := sub.NextMsgWithContext(wait)
+		cancel()
+		switch {
+		case err == nil && m.Header.Get("Status") == "503":
+			return reply{}, false, nil
+		case err == nil:
+			if kind := m.Header.Get(HeaderErrorKind); kind != "" {
+				if err := schema.ParseEnvelope(m.Data); err != nil {
+					return reply{}, true, err
+				}
+			}
+			return reply{m.Data, m.Header}, true, nil
+		case ctx.Err() != nil:
+			return reply{}, true, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", session)
+		case errors.Is(err, context.DeadlineExceeded):
+			// It works on it, or it is dead; the lease tells.
+			st, err := x.cfg.Store.Lease(ctx, session)
+			if err != nil {
+				return reply{}, true, err
+			}
+			if st.Holder == nil || st.Holder.ID != holder || st.Kind != schema.SessionWriterActive {
+				return reply{}, false, nil
+			}
+		default:
+			return reply{}, true, unavailable("the broker does not answer", err)
+		}
+	}
+}
+
+// runCall is the call endpoint: the session is a token of the subject.
+func (x *Executor) runCall(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	if err := schema.CheckSession(session); err != nil {
+		return reply{}, err
+	}
+	req, err := parseRequest(payload)
+	if err != nil {
+		return reply{}, err
+	}
+	leave, err := x.enter(session)
+	if err != nil {
+		return reply{}, err
+	}
+	defer leave()
+	s, err := x.find(ctx, session, here)
+	if err != nil {
+		return reply{}, err
+	}
+	a, err := s.do(ctx, req)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{a.Data, x.headers(session, a.Head, HeaderCall, a.CallID)}, nil
+}
+
+// find gives a session that this process holds, and takes it unless the
+// request was meant for the holder.
+func (x *Executor) find(ctx context.Context, id string, here bool) (*session, error) {
+	if here {
+		return x.held(ctx, id)
+	}
+	return x.hold(ctx, id, nil)
+}
+
+func (x *Executor) headers(session string, head schema.Head, more ...string) nats.Header {
+	h := nats.Header{HeaderSession: {session}, HeaderHead: {head.String()}, HeaderExecutor: {x.cfg.Holder.ID}}
+	for i := 0; i+1 < len(more); i += 2 {
+		h[more[i]] = []string{more[i+1]}
+	}
+	return h
+}
+
+// holderOf is the holder that a refusal names.
+func holderOf(err error) string {
+	e, ok := errors.AsType[*schema.Error](err)
+	if !ok {
+		return ""
+	}
+	h, _ := e.Details["holder"].(string)
+	return h
+}

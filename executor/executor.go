@@ -1,0 +1,289 @@
+// Package executor takes tool calls from NATS, records them, runs the tools
+// and answers.
+//
+// A call is identified by its session and its call id. It is on disk, with the
+// decision that allowed it and the start of its attempt, before its tool runs;
+// its result is on disk before anybody hears of it. A call with a recorded
+// result is answered from the record and never run again. One that started and
+// has no result has an unknown outcome: it is run again only if its tool is
+// declared repeatable, otherwise it gets a synthetic result of kind
+// interrupted.
+//
+// Calls come in through two doors into one room. The request door answers when
+// the result is recorded. The queue door takes calls from a work queue that
+// holds them while no executor runs, and acknowledges each after its record.
+// Any executor may receive a call; one that does not hold the session's lease
+// passes it to the one that does, and takes the session if nobody holds it.
+package executor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"steno/journal"
+	"steno/schema"
+)
+
+// Config says what an executor works with. Conn, Store, Tools and Holder must
+// be set; the zero value of every other field is a sensible setting.
+type Config struct {
+	Conn   *nats.Conn
+	Store  journal.Store
+	Tools  *Registry
+	Holder schema.Holder // this process; see lease.Self
+	// Prefix begins every subject; "steno" if empty.
+	Prefix string
+	// Queue also serves the queue door, which needs JetStream.
+	Queue bool
+	// Protect names folders that no tool may see or touch: the store's.
+	Protect []string
+	// MaxCalls bounds the calls that run or wait in this process; more are
+	// refused with backpressure. 1024 if zero.
+	MaxCalls int
+	// SessionCalls bounds the calls of one session that run side by side. 8 if
+	// zero.
+	SessionCalls int
+	// Logger gets what operators need to know; nil discards it.
+	Logger *slog.Logger
+}
+
+// An Executor serves the sessions of one store. Its methods may be called from
+// many goroutines.
+type Executor struct {
+	cfg    Config
+	log    *slog.Logger
+	ctx    context.Context // ends the tools, with a cause
+	cancel context.CancelCauseFunc
+	// stopping ends when a drain begins: what only waits, for a slot or for
+	// another holder, is handed back at once.
+	stopping context.Context
+	stop     context.CancelFunc
+	service  micro.Service
+	queue    *queueDoor
+	calls    chan struct{} // a slot for each call that runs or waits
+	work     sync.WaitGroup
+	replies  sync.Map // reply subjects of requests that are being handled
+
+	mu       sync.Mutex // guards the rest; never held during I/O
+	sessions map[string]*session
+	draining bool
+}
+
+// errDraining is why tools are stopped at the end of a drain.
+var errDraining = errors.New("this executor is shutting down")
+
+// New checks cfg and makes an executor that serves nothing yet. InvalidConfig
+// names the setting that cannot be used.
+func New(cfg Config) (*Executor, error) {
+	switch {
+	case cfg.Conn == nil:
+		return nil, schema.Errorf(schema.InvalidConfig, "an executor needs a connection")
+	case cfg.Store == nil:
+		return nil, schema.Errorf(schema.InvalidConfig, "an executor needs a store")
+	case cfg.Tools == nil:
+		return nil, schema.Errorf(schema.InvalidConfig, "an executor needs tools")
+	case cfg.Holder.ID == "":
+		return nil, schema.Errorf(schema.InvalidConfig, "an executor needs a holder")
+	case cfg.MaxCalls < 0 || cfg.SessionCalls < 0:
+		return nil, schema.Errorf(schema.InvalidConfig, "limits on calls cannot be negative")
+	}
+	var err error
+	if cfg.Prefix, err = prefix(cfg.Prefix); err != nil {
+		return nil, err
+	}
+	if cfg.MaxCalls == 0 {
+		cfg.MaxCalls = 1024
+	}
+	if cfg.SessionCalls == 0 {
+		cfg.SessionCalls = 8
+	}
+	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls), sessions: map[string]*session{}}
+	if x.log == nil {
+		x.log = slog.New(slog.DiscardHandler)
+	}
+	x.ctx, x.cancel = context.WithCancelCause(context.Background())
+	x.stopping, x.stop = context.WithCancel(x.ctx)
+	return x, nil
+}
+
+// Start opens the doors. InvalidConfig: another executor behind the same
+// prefix has another store, and two stores would be two truths. Unavailable:
+// the broker does not serve.
+func (x *Executor) Start(ctx context.Context) error {
+	if err := x.sameStore(ctx); err != nil {
+		return err
+	}
+	if err := x.serve(); err != nil {
+		return err
+	}
+	if x.cfg.Queue {
+		q, err := openQueue(ctx, x)
+		if err != nil {
+			return errors.Join(err, x.service.Stop())
+		}
+		x.queue = q
+	}
+	// The doors are open once the server has seen the subscriptions.
+	if err := x.cfg.Conn.FlushTimeout(5 * time.Second); err != nil {
+		return unavailable("the broker does not answer", err)
+	}
+	return nil
+}
+
+// Drain stops taking calls, lets running ones finish until ctx ends, then
+// stops their tools and leaves their outcome to whoever takes the session
+// next, and releases every lease. It returns when nothing runs any more.
+func (x *Executor) Drain(ctx context.Context) error {
+	x.mu.Lock()
+	x.draining = true
+	x.mu.Unlock()
+	x.stop()
+	var errs []error
+	if x.queue != nil {
+		x.queue.stop()
+	}
+	if x.service != nil {
+		errs = append(errs, x.service.Stop())
+	}
+	done := make(chan struct{})
+	go func() { x.work.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		x.cancel(errDraining)
+		<-done
+	}
+	x.cancel(errDraining)
+	x.mu.Lock()
+	var open []*session
+	for _, s := range x.sessions {
+		open = append(open, s)
+	}
+	clear(x.sessions)
+	x.mu.Unlock()
+	for _, s := range open {
+		errs = append(errs, s.release("drained"))
+	}
+	// Whoever asked has an answer on the wire before the connection goes.
+	errs = append(errs, x.cfg.Conn.FlushTimeout(2*time.Second))
+	return errors.Join(errs...)
+}
+
+// hold returns the session open for writing in this process, and opens it if
+// nobody holds it. create is nil for a session that must be there. The errors
+// are those of journal.Open.
+func (x *Executor) hold(ctx context.Context, id string, create *OpenRequest) (*session, error) {
+	for {
+		x.mu.Lock()
+		if x.draining {
+			x.mu.Unlock()
+			return nil, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", id)
+		}
+		s := x.sessions[id]
+		mine := s == nil
+		if mine {
+			s = newSession(x, id)
+			x.sessions[id] = s
+		}
+		x.mu.Unlock()
+		if mine {
+			s.err = s.open(ctx, create)
+			if s.err != nil {
+				x.forget(s)
+			}
+			close(s.ready)
+			return s, s.err
+		}
+		select {
+		case <-s.ready:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if s.err != nil {
+			if create != nil && errors.Is(s.err, schema.NotFound) {
+				continue // the one before us was not to make the session; we are
+			}
+			return nil, s.err
+		}
+		if s.journal.Err() == nil {
+			return s, nil
+		}
+		x.forget(s) // it has failed or lost meanwhile; look again
+	}
+}
+
+// forget drops a session that can no longer be written from the table and
+// gives its lock back.
+func (x *Executor) forget(s *session) {
+	x.mu.Lock()
+	if x.sessions[s.id] == s {
+		delete(x.sessions, s.id)
+	}
+	x.mu.Unlock()
+	if err := s.close(); err != nil {
+		x.log.Warn("a session could not be closed", "session", s.id, "err", err)
+	}
+}
+
+// held returns the session if this process holds it, without opening it.
+func (x *Executor) held(ctx context.Context, id string) (*session, error) {
+	x.mu.Lock()
+	s := x.sessions[id]
+	x.mu.Unlock()
+	lost := schema.Errorf(schema.SessionWriterLost, "this executor does not hold session %s", id).With("session", id)
+	if s == nil {
+		return nil, lost
+	}
+	select {
+	case <-s.ready:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if s.err != nil || s.journal.Err() != nil {
+		return nil, lost
+	}
+	return s, nil
+}
+
+// enter takes a slot for a call; leave gives it back.
+func (x *Executor) enter(session string) (leave func(), err error) {
+	select {
+	case x.calls <- struct{}{}:
+		return func() { <-x.calls }, nil
+	default:
+		return nil, schema.Errorf(schema.Backpressure, "%d calls run or wait in this executor", x.cfg.MaxCalls).With("session", session)
+	}
+}
+
+// begin counts a piece of work that Drain waits for; false while draining.
+func (x *Executor) begin() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.draining {
+		return false
+	}
+	x.work.Add(1)
+	return true
+}
+
+func prefix(p string) (string, error) {
+	if p == "" {
+		return "steno", nil
+	}
+	for part := range splitDots(p) {
+		if !schema.ValidSession(part) {
+			return "", schema.Errorf(schema.InvalidConfig, "the subject prefix must be tokens of A-Z a-z 0-9 _ - with dots between; got %q", p)
+		}
+	}
+	return p, nil
+}
+
+func unavailable(what string, err error) error {
+	return schema.Errorf(schema.Unavailable, "%s", what).Cause(err)
+}

@@ -1,0 +1,317 @@
+package executor
+
+import (
+	"crypto/rand"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/oklog/ulid/v2"
+
+	"steno/journal"
+	"steno/schema"
+)
+
+// A Request is a call of a tool.
+type Request struct {
+	// CallID identifies the call in its session: 1 to 256 bytes of printable
+	// ASCII without space. The same id with the same arguments is the same
+	// call.
+	CallID string         `json:"call_id"`
+	Name   string         `json:"name"`
+	Args   jsontext.Value `json:"args,omitzero"` // an object; {} if left out
+	// Key is handed to the tool as its idempotency key; the call id if empty.
+	// steno itself tells calls apart by their id only.
+	Key     string         `json:"key,omitzero"`
+	DryRun  bool           `json:"dry_run,omitzero"`
+	Context jsontext.Value `json:"context,omitzero"` // the application's, handed to the tool beside the arguments
+	Turn    jsontext.Value `json:"turn,omitzero"`
+
+	sum      string // args_sha256
+	replaced int    // U+FFFD that the door put in
+}
+
+// An Answer is a recorded result.
+type Answer struct {
+	CallID string
+	// Data is the data of the tool_result as it stands in the log, the same
+	// bytes for everybody who ever asks.
+	Data jsontext.Value
+	// Head is the head of the log when the answer was given.
+	Head schema.Head
+}
+
+// maxName bounds the name of a tool that is asked for and need not exist.
+const maxName = 256
+
+// maxRequest bounds args, context and turn of one call together, so that the
+// call's line stays below schema.MaxLine.
+const maxRequest = schema.MaxLine - 8<<10
+
+// parseRequest is the door for calls. What it refuses is not recorded.
+func parseRequest(payload []byte) (Request, error) {
+	if len(payload) > schema.MaxLine {
+		return Request{}, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), schema.MaxLine)
+	}
+	// In the request args lie as deep as they will lie in the event's data.
+	text, replaced, err := schema.Compact(nil, payload, 1)
+	if err != nil {
+		return Request{}, err
+	}
+	var r Request
+	if err := schema.Unmarshal(text, &r); err != nil {
+		return Request{}, schema.Errorf(schema.InvalidArgs, "the request is not {\"call_id\",\"name\",\"args\",…}").Cause(err)
+	}
+	r.replaced = replaced
+	return r, r.check()
+}
+
+// check completes a request whose JSON has come through the door.
+func (r *Request) check() error {
+	if err := schema.CheckCallID(r.CallID); err != nil {
+		return err
+	}
+	if r.Name == "" || len(r.Name) > maxName {
+		return schema.Errorf(schema.InvalidArgs, "name must have 1 to %d bytes", maxName).With("call_id", r.CallID)
+	}
+	if len(r.Key) > maxName {
+		return schema.Errorf(schema.InvalidArgs, "key must have at most %d bytes", maxName).With("call_id", r.CallID)
+	}
+	if len(r.Args) == 0 {
+		r.Args = jsontext.Value("{}")
+	}
+	if n := len(r.Args) + len(r.Context) + len(r.Turn); n > maxRequest {
+		return schema.Errorf(schema.PayloadTooLarge, "args, context and turn have %d bytes; the limit is %d", n, maxRequest).With("call_id", r.CallID)
+	}
+	var err error
+	r.sum, err = schema.ArgsSHA256(r.Args)
+	return err
+}
+
+// conflict says how a request under a used id differs from the call that has
+// it, "" if it is the same.
+func (r *Request) conflict(name, sum string, dryRun bool) string {
+	switch {
+	case r.Name != name:
+		return "another tool"
+	case r.sum != sum:
+		return "other arguments"
+	case r.DryRun != dryRun:
+		return "another dry_run"
+	}
+	return ""
+}
+
+func conflict(session, callID, why string) error {
+	return schema.Errorf(schema.CallConflict, "call %s is recorded with %s", callID, why).
+		With("session", session).With("call_id", callID)
+}
+
+// entry is the tool_call event of a request.
+func (r *Request) entry() journal.Entry {
+	var o schema.Object
+	o.Text("call_id", r.CallID).Text("name", r.Name).Raw("args", r.Args).Text("args_sha256", r.sum)
+	if len(r.Context) > 0 {
+		o.Raw("context", r.Context)
+	}
+	if len(r.Turn) > 0 {
+		o.Raw("turn", r.Turn)
+	}
+	if r.DryRun {
+		o.Bool("dry_run", true)
+	}
+	if r.Key != "" {
+		o.Text("key", r.Key)
+	}
+	if r.replaced > 0 {
+		o.Uint("replaced", uint64(r.replaced))
+	}
+	return journal.Entry{Type: schema.TypeToolCall, Data: o.Bytes()}
+}
+
+// decided is the permission_decision of a call. There is no policy yet: every
+// valid call is allowed by the mode.
+func (r *Request) decided() journal.Entry {
+	var o schema.Object
+	o.Text("call_id", r.CallID).Text("decision", "allow").Text("gate", "mode").Text("by", "auto").Text("args_sha256", r.sum)
+	return journal.Entry{Type: schema.TypeDecision, Data: o.Bytes()}
+}
+
+// OpenRequest asks for a session. It is idempotent by id: a session that is
+// there stays as it is.
+type OpenRequest struct {
+	Session   string         `json:"session,omitzero"` // a new ULID if empty
+	Workspace string         `json:"workspace,omitzero"`
+	Labels    jsontext.Value `json:"labels,omitzero"` // an object
+	TaskKind  string         `json:"task_kind,omitzero"`
+	Phase     string         `json:"phase,omitzero"`
+}
+
+// started is the data of session_started.
+func (r *OpenRequest) started() []byte {
+	var o schema.Object
+	if len(r.Labels) > 0 {
+		o.Raw("labels", r.Labels)
+	}
+	for _, f := range [...]struct{ key, value string }{{"workspace", r.Workspace}, {"task_kind", r.TaskKind}, {"phase", r.Phase}} {
+		if f.value != "" {
+			o.Text(f.key, f.value)
+		}
+	}
+	return o.Bytes()
+}
+
+// OpenAnswer describes a session that is open.
+type OpenAnswer struct {
+	OK        bool   `json:"ok"`
+	Session   string `json:"session"`
+	Created   bool   `json:"created"`
+	Workspace string `json:"workspace,omitzero"`
+	Head      string `json:"head"`
+}
+
+// GetAnswer sums up a session.
+type GetAnswer struct {
+	OK        bool           `json:"ok"`
+	Session   string         `json:"session"`
+	Head      string         `json:"head"`
+	Started   time.Time      `json:"started"`
+	Workspace string         `json:"workspace,omitzero"`
+	Labels    jsontext.Value `json:"labels,omitzero"`
+	Outcome   string         `json:"outcome,omitzero"` // once it has ended
+	TaskKind  string         `json:"task_kind,omitzero"`
+	Phase     string         `json:"phase,omitzero"`
+	Epochs    int            `json:"epochs"`
+	Messages  int            `json:"messages"`
+	Calls     map[string]int `json:"calls"` // how many in each state
+	Open      []string       `json:"open"`  // call ids without a result, at most 100
+}
+
+// ListRequest asks for sessions in the order of their ids.
+type ListRequest struct {
+	After string `json:"after,omitzero"` // begin behind this id
+	Limit int    `json:"limit,omitzero"` // 100 if zero, at most 1000
+}
+
+// ListAnswer is one page of sessions.
+type ListAnswer struct {
+	OK       bool          `json:"ok"`
+	Sessions []SessionInfo `json:"sessions"`
+	More     bool          `json:"more"`
+}
+
+// SessionInfo is a session and its lease, read without its log.
+type SessionInfo struct {
+	Session string      `json:"session"`
+	Lease   string      `json:"lease"`
+	Kind    schema.Kind `json:"kind,omitzero"`
+	Epoch   uint64      `json:"epoch"`
+}
+
+// AppendRequest records events that an agent owns: messages, reasoning,
+// state_changed, usage, turn_failed, history_compaction, history_rewind, note
+// and x.* types. All are recorded or none. An event whose id is recorded
+// already is answered from the record.
+type AppendRequest struct {
+	Session string        `json:"session"`
+	Events  []AppendEvent `json:"events"`
+}
+
+// An AppendEvent is one event to record. The id is a ULID, the caller's or
+// steno's.
+type AppendEvent struct {
+	ID   string         `json:"id,omitzero"`
+	Type string         `json:"type"`
+	Data jsontext.Value `json:"data"`
+}
+
+// AppendAnswer says where the events stand.
+type AppendAnswer struct {
+	OK     bool       `json:"ok"`
+	Events []Appended `json:"events"`
+	Head   string     `json:"head"`
+}
+
+// Appended is one recorded event.
+type Appended struct {
+	ID   string     `json:"id"`
+	Seq  uint64     `json:"seq"`
+	Type string     `json:"type"`
+	Sum  schema.Sum `json:"sum"`
+}
+
+// EndRequest ends a session. Outcome is completed, failed, partial or
+// cancelled.
+type EndRequest struct {
+	Session string `json:"session"`
+	Outcome string `json:"outcome"`
+	Reason  string `json:"reason,omitzero"`
+}
+
+func (r *EndRequest) data() []byte {
+	var o schema.Object
+	o.Text("outcome", r.Outcome)
+	if r.Reason != "" {
+		o.Text("reason", r.Reason)
+	}
+	return o.Bytes()
+}
+
+// EndAnswer says that the end is recorded.
+type EndAnswer struct {
+	OK   bool   `json:"ok"`
+	Seq  uint64 `json:"seq"`
+	Head string `json:"head"`
+}
+
+// maxBatch bounds the events of one append.
+const maxBatch = 1000
+
+// entries checks what may be appended and gives each event its own count of
+// replaced characters.
+func (r *AppendRequest) entries() ([]journal.Entry, error) {
+	if len(r.Events) == 0 || len(r.Events) > maxBatch {
+		return nil, schema.Errorf(schema.InvalidArgs, "an append has 1 to %d events; this has %d", maxBatch, len(r.Events)).With("session", r.Session)
+	}
+	out := make([]journal.Entry, len(r.Events))
+	for i, e := range r.Events {
+		at := func(err error) error { return schema.AsError(err).With("session", r.Session).With("event", i) }
+		if err := schema.Appendable(e.Type); err != nil {
+			return nil, at(err)
+		}
+		var id ulid.ULID
+		if e.ID != "" {
+			var err error
+			if id, err = schema.ParseID(e.ID); err != nil {
+				return nil, at(err)
+			}
+		}
+		data, replaced, err := schema.Compact(nil, e.Data, 1)
+		if err != nil {
+			return nil, at(err)
+		}
+		if err := schema.CheckData(e.Type, data); err != nil {
+			return nil, at(err)
+		}
+		out[i] = journal.Entry{ID: id, Type: e.Type, Data: withReplaced(data, replaced)}
+	}
+	return out, nil
+}
+
+// withReplaced adds the count of replaced characters to an object.
+func withReplaced(data []byte, n int) []byte {
+	if n == 0 || len(data) == 0 || data[0] != '{' {
+		return data
+	}
+	var o schema.Object
+	count := o.Uint("replaced", uint64(n)).Bytes()
+	if len(data) == 2 {
+		return count
+	}
+	return append(append(data[:len(data)-1:len(data)-1], ','), count[1:]...)
+}
+
+func splitDots(s string) iter.Seq[string] { return strings.SplitSeq(s, ".") }
+
+func newID() ulid.ULID { return ulid.MustNew(ulid.Now(), rand.Reader) }

@@ -1,0 +1,81 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"steno/schema"
+)
+
+// The JSON Schemas (2020-12) of requests and answers, as `nats micro info`
+// shows them.
+const (
+	anySchema     = `{"type":"object","required":["ok"],"properties":{"ok":{"const":true}}}`
+	sessionID     = `{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"}`
+	sessionSchema = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `}}`
+	callSchema    = `{"type":"object","required":["call_id","name"],"properties":{` +
+		`"call_id":{"type":"string","pattern":"^[!-~]{1,256}$"},"name":{"type":"string"},"args":{"type":"object"},` +
+		`"key":{"type":"string"},"dry_run":{"type":"boolean"},"context":{},"turn":{}}}`
+	resultSchema = `{"type":"object","required":["call_id","attempt","ok","duration_us"],"properties":{` +
+		`"call_id":{"type":"string"},"attempt":{"type":"integer"},"ok":{"type":"boolean"},"output":{},` +
+		`"error":{"type":"object","required":["kind","message","details"]},"exit_code":{"type":"integer"},"duration_us":{"type":"integer"}}}`
+	openSchema = `{"type":"object","properties":{"session":` + sessionID + `,"workspace":{"type":"string"},` +
+		`"labels":{"type":"object"},"task_kind":{"type":"string"},"phase":{"type":"string"}}}`
+	openAnswerSchema = `{"type":"object","required":["ok","session","created","head"],"properties":{"ok":{"const":true},` +
+		`"session":{"type":"string"},"created":{"type":"boolean"},"workspace":{"type":"string"},"head":{"type":"string"}}}`
+	listSchema   = `{"type":"object","properties":{"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":1000}}}`
+	appendSchema = `{"type":"object","required":["session","events"],"properties":{"session":` + sessionID + `,"events":{"type":"array",` +
+		`"minItems":1,"maxItems":1000,"items":{"type":"object","required":["type","data"],"properties":{"id":{"type":"string"},"type":{"type":"string"},"data":{}}}}}}`
+	endSchema = `{"type":"object","required":["session","outcome"],"properties":{"session":` + sessionID + `,` +
+		`"outcome":{"enum":["completed","failed","partial","cancelled"]},"reason":{"type":"string"}}}`
+	errorSchema = `{"type":"object","required":["ok","error"],"properties":{"ok":{"const":false},"error":{"type":"object",` +
+		`"required":["kind","message","details"],"properties":{"kind":{"type":"string"},"message":{"type":"string"},"details":{"type":"object"}}}}}`
+)
+
+// infoQuiet is how long executors have to say which store they have, after the
+// last one that said it.
+const infoQuiet = 100 * time.Millisecond
+
+// sameStore refuses to serve beside an executor that has the same prefix and
+// another store. Where nobody serves, the broker says so at once.
+func (x *Executor) sameStore(ctx context.Context) error {
+	inbox := x.cfg.Conn.NewRespInbox()
+	sub, err := x.cfg.Conn.SubscribeSync(inbox)
+	if err != nil {
+		return unavailable("the broker does not take a subscription", err)
+	}
+	defer sub.Unsubscribe()
+	if err := x.cfg.Conn.PublishRequest("$SRV.INFO.steno", inbox, nil); err != nil {
+		return unavailable("the broker does not answer", err)
+	}
+	for {
+		wait, cancel := context.WithTimeout(ctx, infoQuiet)
+		m, err := sub.NextMsgWithContext(wait)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
+			return nil
+		case err != nil:
+			return unavailable("the broker does not answer", err)
+		case m.Header.Get("Status") == "503":
+			return nil
+		}
+		var info micro.Info
+		if json.Unmarshal(bytes.TrimSpace(m.Data), &info) != nil {
+			continue // whoever that is, it is no executor of ours
+		}
+		if info.Metadata["prefix"] == x.cfg.Prefix && info.Metadata["store"] != x.cfg.Store.ID() {
+			return schema.Errorf(schema.InvalidConfig, "executor %s behind prefix %s has store %s; this one has %s",
+				info.Metadata["executor"], x.cfg.Prefix, info.Metadata["store"], x.cfg.Store.ID()).
+				With("next", "give both executors the same --dir, or use a server of its own")
+		}
+	}
+}

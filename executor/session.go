@@ -1,0 +1,194 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+// A session is one that this process holds, from the moment it begins to open
+// it. Locks are taken in the order mu, then the journal's own.
+type session struct {
+	id    string
+	x     *Executor
+	ready chan struct{} // closed once open has returned
+	err   error         // why it could not be opened; set before ready is closed
+
+	// Set by open and not changed afterwards.
+	journal   *journal.Journal
+	workspace *Workspace // nil if the session has none
+	noSpace   error      // why it has one and it cannot be opened
+	settled   chan struct{}
+	slots     chan struct{} // one for each call that runs
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+
+	mu      sync.Mutex // guards the rest
+	flights map[string]*flight
+	ending  bool
+}
+
+// A flight is a call on its way through this process. Everybody who asks for
+// the same call meanwhile waits for the same flight.
+type flight struct {
+	call   Request
+	begun  chan struct{} // closed once its start, or its end, is recorded
+	done   chan struct{}
+	answer Answer
+	err    error
+	once   sync.Once
+}
+
+func (f *flight) hasBegun() { f.once.Do(func() { close(f.begun) }) }
+
+func newSession(x *Executor, id string) *session {
+	s := &session{id: id, x: x, ready: make(chan struct{}), settled: make(chan struct{}),
+		slots: make(chan struct{}, x.cfg.SessionCalls), flights: map[string]*flight{}}
+	s.ctx, s.cancel = context.WithCancelCause(x.ctx)
+	return s
+}
+
+// open acquires the session, folds its log and begins to settle its open
+// calls.
+func (s *session) open(ctx context.Context, create *OpenRequest) error {
+	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish}
+	if create != nil {
+		opt.Create, opt.Started = true, create.started()
+	}
+	j, err := journal.Open(ctx, s.x.cfg.Store, s.id, opt)
+	if err != nil {
+		return err
+	}
+	s.journal = j
+	var dir string
+	s.view(func(st *replay.State) {
+		if st.Started != nil {
+			dir = st.Started.Workspace
+		}
+	})
+	if dir != "" {
+		s.workspace, s.noSpace = OpenWorkspace(dir, s.x.cfg.Protect...)
+	}
+	s.x.log.Info("holds a session", "session", s.id, "epoch", j.Epoch(), "how", j.How())
+	if !s.x.begin() {
+		return errors.Join(j.Release(ctx, "drained"), schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", s.id))
+	}
+	go func() {
+		defer s.x.work.Done()
+		s.settleAll()
+	}()
+	return nil
+}
+
+// publish tells everybody about a durable event.
+func (s *session) publish(r journal.Record) {
+	subject := s.x.cfg.Prefix + ".v1.event." + s.id + "." + r.Type
+	if err := s.x.cfg.Conn.PublishMsg(&nats.Msg{Subject: subject, Data: r.Line}); err != nil {
+		// The log is the truth and events are hints; nothing is lost with one.
+		s.x.log.Warn("an event was not published", "session", s.id, "seq", r.Seq, "err", err)
+	}
+}
+
+func (s *session) view(f func(*replay.State)) {
+	s.journal.View(func(st journal.State) { f(st.(*replay.State)) })
+}
+
+// append records entries. An error that ends the journal also ends the tools
+// that run for the session here: their results can no longer be recorded.
+func (s *session) append(entries ...journal.Entry) ([]journal.Record, error) {
+	r, err := s.journal.Append(context.Background(), entries...) // what is handed over is not taken back
+	if err != nil && s.journal.Err() != nil {
+		s.x.log.Error("a session can no longer be written here", "session", s.id, "epoch", s.journal.Epoch(),
+			"kind", schema.KindOf(err), "err", err)
+		s.cancel(err)
+	}
+	return r, err
+}
+
+// release ends the session here in good order.
+func (s *session) release(reason string) error {
+	<-s.ready
+	if s.journal == nil || s.journal.Err() != nil {
+		return s.close()
+	}
+	return errors.Join(s.journal.Release(context.Background(), reason), s.close())
+}
+
+// close gives the lock and the workspace back.
+func (s *session) close() error {
+	s.cancel(errDraining)
+	var errs []error
+	if s.journal != nil {
+		errs = append(errs, s.journal.Close())
+	}
+	if s.workspace != nil {
+		errs = append(errs, s.workspace.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// fly returns the flight of a call, a new one if there is none. run is the
+// rest of the call's way; it gets the flight to say when it has begun.
+func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight, error) {
+	s.mu.Lock()
+	if f := s.flights[call.CallID]; f != nil {
+		s.mu.Unlock()
+		if why := f.call.conflict(call.Name, call.sum, call.DryRun); why != "" {
+			return nil, conflict(s.id, call.CallID, why)
+		}
+		return f, nil
+	}
+	if s.ending {
+		s.mu.Unlock()
+		return nil, schema.Errorf(schema.SessionEnded, "session %s is ending", s.id).With("session", s.id)
+	}
+	if !s.x.begin() {
+		s.mu.Unlock()
+		return nil, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", s.id)
+	}
+	f := &flight{call: call, begun: make(chan struct{}), done: make(chan struct{})}
+	s.flights[call.CallID] = f
+	s.mu.Unlock()
+	go func() {
+		defer s.x.work.Done()
+		f.answer, f.err = run(f)
+		f.hasBegun()
+		s.mu.Lock()
+		delete(s.flights, call.CallID)
+		s.mu.Unlock()
+		close(f.done)
+	}()
+	return f, nil
+}
+
+// end records session_ended. Calls that are open would lose their results by
+// it, so it is refused while there are any.
+func (s *session) end(req EndRequest) (journal.Record, error) {
+	<-s.settled
+	s.mu.Lock()
+	open := len(s.flights)
+	if open == 0 {
+		s.view(func(st *replay.State) { open = len(st.Open()) })
+	}
+	if open > 0 {
+		s.mu.Unlock()
+		return journal.Record{}, schema.Errorf(schema.Backpressure, "%d calls of session %s are open", open, s.id).With("session", s.id).
+			With("next", "wait for their results, then end the session")
+	}
+	s.ending = true
+	s.mu.Unlock()
+	r, err := s.append(journal.Entry{Type: schema.TypeSessionEnded, Data: req.data()})
+	if err != nil {
+		s.mu.Lock()
+		s.ending = false
+		s.mu.Unlock()
+		return journal.Record{}, err
+	}
+	return r[0], nil
+}

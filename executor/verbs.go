@@ -1,0 +1,264 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+// door reads the JSON of a request. Data of an event may nest as deep as it
+// may in the log, and lies three levels further in than there.
+func door(payload []byte, into any, level int) error {
+	if len(payload) > schema.MaxLine {
+		return schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), schema.MaxLine)
+	}
+	if len(payload) == 0 {
+		payload = []byte("{}")
+	}
+	text, _, err := schema.Compact(nil, payload, level)
+	if err != nil {
+		return err
+	}
+	if text[0] != '{' {
+		return schema.Errorf(schema.InvalidArgs, "the request is not an object")
+	}
+	return schema.Unmarshal(text, into)
+}
+
+// sessionOf is the session that a request names in its body.
+func sessionOf(payload []byte) (string, error) {
+	var v struct {
+		Session string `json:"session"`
+	}
+	err := door(payload, &v, -2)
+	return v.Session, err
+}
+
+func answer(v any, x *Executor, session string, head schema.Head) (reply, error) {
+	b, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return reply{}, err
+	}
+	if session == "" {
+		return reply{data: b}, nil
+	}
+	return reply{b, x.headers(session, head)}, nil
+}
+
+// runOpen makes a session, or tells of one that is there.
+func (x *Executor) runOpen(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
+	var req OpenRequest
+	if err := door(payload, &req, 0); err != nil {
+		return reply{}, err
+	}
+	a, head, err := x.open(ctx, req)
+	if err != nil {
+		return reply{}, err
+	}
+	return answer(a, x, a.Session, head)
+}
+
+func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schema.Head, error) {
+	fail := func(err error) (OpenAnswer, schema.Head, error) { return OpenAnswer{}, schema.Head{}, err }
+	if req.Session == "" {
+		req.Session = newID().String()
+	}
+	if err := schema.CheckSession(req.Session); err != nil {
+		return fail(err)
+	}
+	if w := req.Workspace; w != "" {
+		if !filepath.IsAbs(w) || len(w) > 4096 {
+			return fail(schema.Errorf(schema.InvalidArgs, "workspace must be an absolute path").With("session", req.Session))
+		}
+		if fi, err := os.Stat(w); err != nil || !fi.IsDir() {
+			return fail(schema.Errorf(schema.ResourceMissing, "the workspace is no folder that can be opened").With("session", req.Session))
+		}
+	}
+	if err := schema.CheckData(schema.TypeSessionStarted, req.started()); err != nil {
+		return fail(err)
+	}
+	a := OpenAnswer{OK: true, Session: req.Session}
+	var head schema.Head
+	tell := func(st *replay.State) {
+		a.Workspace, a.Head, head = st.Started.Workspace, st.Head.String(), st.Head
+	}
+	for try := 0; ; try++ {
+		err := x.look(ctx, req.Session, tell)
+		if err == nil {
+			return a, head, nil
+		}
+		if !errors.Is(err, schema.NotFound) {
+			return fail(err)
+		}
+		s, err := x.hold(ctx, req.Session, &req)
+		if err == nil {
+			a.Created = s.journal.How() == schema.HowNew
+			s.view(tell)
+			return a, head, nil
+		}
+		// Another process is making the same session; it is there in a moment.
+		if !errors.Is(err, schema.SessionWriterActive) || try == routeTries {
+			return fail(err)
+		}
+		select {
+		case <-time.After(routeRetry):
+		case <-ctx.Done():
+			return fail(ctx.Err())
+		}
+	}
+}
+
+// look shows use a session's state: the live one where this process holds it,
+// otherwise one folded from the log, which needs no lease. A session whose
+// first seal or session_started is missing is not there yet.
+func (x *Executor) look(ctx context.Context, id string, use func(*replay.State)) error {
+	if s, err := x.held(ctx, id); err == nil {
+		s.view(use)
+		return nil
+	}
+	st := replay.New()
+	scan := journal.NewScan(x.cfg.Store, id, journal.ScanOptions{State: st})
+	for _, err := range scan.Items(ctx) {
+		if err != nil {
+			return err
+		}
+	}
+	if scan.FirstError != nil {
+		return scan.FirstError.Err(id)
+	}
+	if st.Started == nil {
+		return schema.Errorf(schema.NotFound, "there is no session %s", id).With("session", id)
+	}
+	use(st)
+	return nil
+}
+
+// maxOpenIDs bounds the open calls that a summary names.
+const maxOpenIDs = 100
+
+// runGet sums up a session.
+func (x *Executor) runGet(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
+	id, err := sessionOf(payload)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := schema.CheckSession(id); err != nil {
+		return reply{}, err
+	}
+	a := GetAnswer{OK: true, Session: id, Calls: map[string]int{}, Open: []string{}}
+	var head schema.Head
+	err = x.look(ctx, id, func(st *replay.State) {
+		head = st.Head
+		a.Head, a.Started, a.Workspace, a.Labels = head.String(), st.Started.Time, st.Started.Workspace, st.Started.Labels
+		a.TaskKind, a.Phase, a.Epochs, a.Messages = st.TaskKind, st.Phase, len(st.Epochs), len(st.Messages)
+		if st.Ended != nil {
+			a.Outcome = st.Ended.Outcome
+		}
+		for _, c := range st.Calls {
+			a.Calls[string(c.State)]++
+			if c.Result == nil && len(a.Open) < maxOpenIDs {
+				a.Open = append(a.Open, c.ID)
+			}
+		}
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	return answer(a, x, id, head)
+}
+
+// runList lists sessions and their leases; it reads no log.
+func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
+	var req ListRequest
+	if err := door(payload, &req, 0); err != nil {
+		return reply{}, err
+	}
+	if req.Limit == 0 {
+		req.Limit = 100
+	}
+	if req.Limit < 0 || req.Limit > 1000 {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "limit must be 1 to 1000")
+	}
+	a := ListAnswer{OK: true, Sessions: []SessionInfo{}}
+	for id, err := range x.cfg.Store.Sessions(ctx) {
+		if err != nil {
+			return reply{}, err
+		}
+		if id <= req.After {
+			continue
+		}
+		if len(a.Sessions) == req.Limit {
+			a.More = true
+			break
+		}
+		info := SessionInfo{Session: id}
+		// A session that cannot be looked at does not hide the others.
+		if st, err := x.cfg.Store.Lease(ctx, id); err != nil {
+			info.Kind = schema.KindOf(err)
+		} else {
+			info.Lease, info.Kind, info.Epoch = string(st.State), st.Kind, st.Epoch
+		}
+		a.Sessions = append(a.Sessions, info)
+	}
+	return answer(a, x, "", schema.Head{})
+}
+
+// runAppend records events of an agent.
+func (x *Executor) runAppend(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	var req AppendRequest
+	if err := door(payload, &req, -2); err != nil {
+		return reply{}, err
+	}
+	if req.Session != session {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
+	}
+	entries, err := req.entries()
+	if err != nil {
+		return reply{}, err
+	}
+	s, err := x.find(ctx, session, here)
+	if err != nil {
+		return reply{}, err
+	}
+	records, err := s.append(entries...)
+	if err != nil {
+		return reply{}, err
+	}
+	head := s.journal.Head()
+	a := AppendAnswer{OK: true, Head: head.String()}
+	for _, r := range records {
+		a.Events = append(a.Events, Appended{r.ID.String(), r.Seq, r.Type, r.Sum})
+	}
+	return answer(a, x, session, head)
+}
+
+// runEnd ends a session.
+func (x *Executor) runEnd(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	var req EndRequest
+	if err := door(payload, &req, 0); err != nil {
+		return reply{}, err
+	}
+	if req.Session != session {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
+	}
+	if err := schema.CheckData(schema.TypeSessionEnded, req.data()); err != nil {
+		return reply{}, schema.AsError(err).With("session", session)
+	}
+	s, err := x.find(ctx, session, here)
+	if err != nil {
+		return reply{}, err
+	}
+	r, err := s.end(req)
+	if err != nil {
+		return reply{}, err
+	}
+	return answer(EndAnswer{OK: true, Seq: r.Seq, Head: r.Head().String()}, x, session, r.Head())
+}
