@@ -109,7 +109,7 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.StringVar(&a.dir, "dir", defaultDir(), "the store's folder; $STENO_DIR")
 	f.StringVarP(&a.format, "output", "o", "", "table, json or jsonl")
-	f.StringVar(&a.nats, "nats", "", "a NATS server's URL, or the path of a NATS context file")
+	f.StringVar(&a.nats, "nats", "", "a NATS server: its URL, a NATS context file, or the name of a NATS context")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%s", err) })
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		switch a.format {

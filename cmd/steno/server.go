@@ -20,6 +20,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
 
 	"steno/executor"
 	"steno/journal"
@@ -27,70 +28,45 @@ import (
 	"steno/schema"
 )
 
-// natsContext is the part of a NATS context file that is used here, in the
-// form of the nats command.
+// natsContext is a NATS context file as serve leaves it, in the form of the
+// nats command.
 type natsContext struct {
 	Description string `json:"description"`
 	URL         string `json:"url"`
 	User        string `json:"user"`
 	Password    string `json:"password"`
-	Creds       string `json:"creds,omitzero"`
-	NKey        string `json:"nkey,omitzero"`
-	Token       string `json:"token,omitzero"`
-	Cert        string `json:"cert,omitzero"`
-	Key         string `json:"key,omitzero"`
-	CA          string `json:"ca,omitzero"`
 }
 
 // connectTimeout bounds a first connection.
 const connectTimeout = 5 * time.Second
 
-// dial connects to a server by URL or by the path of a context file.
+// dial connects to a server: by URL, by the path of a NATS context file, or by
+// the name of a context that the nats command knows.
 func dial(target string) (*nats.Conn, error) {
-	c := natsContext{URL: target}
-	if !strings.Contains(target, "://") {
-		b, err := os.ReadFile(target)
-		if err != nil {
-			return nil, schema.Errorf(schema.InvalidConfig, "--nats is neither a URL nor a context file that can be read").Cause(err)
-		}
-		if err := json.Unmarshal(b, &c); err != nil || c.URL == "" {
-			return nil, schema.Errorf(schema.InvalidConfig, "the NATS context file has no url").Cause(err)
-		}
-	}
 	opts := []nats.Option{nats.Name("steno"), nats.Timeout(connectTimeout), nats.MaxReconnects(-1), nats.ReconnectWait(250 * time.Millisecond)}
-	if c.User != "" {
-		opts = append(opts, nats.UserInfo(c.User, c.Password))
-	}
-	if c.Token != "" {
-		opts = append(opts, nats.Token(c.Token))
-	}
-	if c.Creds != "" {
-		opts = append(opts, nats.UserCredentials(c.Creds))
-	}
-	if c.NKey != "" {
-		o, err := nats.NkeyOptionFromSeed(c.NKey)
-		if err != nil {
-			return nil, schema.Errorf(schema.InvalidConfig, "the NATS context's nkey cannot be used").Cause(err)
+	var nc *nats.Conn
+	var err error
+	shown := withoutSecrets(target)
+	if strings.Contains(target, "://") {
+		nc, err = nats.Connect(target, opts...)
+	} else {
+		if abs, e := filepath.Abs(target); e == nil && fileExists(abs) {
+			target = abs
 		}
-		opts = append(opts, o)
+		shown = "the server of context " + target
+		nc, _, err = natscontext.Connect(target, opts...)
 	}
-	if c.Cert != "" {
-		opts = append(opts, nats.ClientCert(c.Cert, c.Key))
-	}
-	if c.CA != "" {
-		opts = append(opts, nats.RootCAs(c.CA))
-	}
-	nc, err := nats.Connect(c.URL, opts...)
-	if err != nil {
-		e := schema.Errorf(schema.Unavailable, "no NATS server answers at %s", withoutSecrets(c.URL)).
+	switch {
+	case err == nil:
+		return nc, nil
+	case errors.Is(err, nats.ErrAuthorization):
+		return nil, schema.Errorf(schema.NotAuthenticated, "%s does not accept these credentials", shown).Cause(err)
+	case errors.Is(err, nats.ErrNoServers), errors.Is(err, nats.ErrTimeout):
+		return nil, schema.Errorf(schema.Unavailable, "no NATS server answers: %s", shown).
 			With("next", "check --nats, or start one with: steno serve").Cause(err)
-		if errors.Is(err, nats.ErrAuthorization) {
-			e.Kind, e.Message = schema.NotAuthenticated, "the NATS server at "+withoutSecrets(c.URL)+" does not accept these credentials"
-			delete(e.Details, "next")
-		}
-		return nil, e
 	}
-	return nc, nil
+	return nil, schema.Errorf(schema.InvalidConfig, "--nats cannot be used: %s", shown).
+		With("next", "give a URL, the path of a NATS context file, or the name of a NATS context").Cause(err)
 }
 
 // withoutSecrets is a URL as it may be shown.
