@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"strconv"
 	"strings"
@@ -85,24 +86,31 @@ func (x *Executor) serve() error {
 	return nil
 }
 
+// asked is what makes two requests the same.
+type asked struct {
+	subject, reply string
+	payload        [sha256.Size]byte
+}
+
 // handle makes the handler of an endpoint. direct endpoints are addressed to
 // this very process.
 func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 	return func(r micro.Request) {
 		// A request that is repeated while we work on it is answered once: the
 		// answer goes to the same place.
-		if _, busy := x.replies.LoadOrStore(r.Reply(), struct{}{}); busy {
+		key := asked{r.Subject(), r.Reply(), sha256.Sum256(r.Data())}
+		if _, busy := x.replies.LoadOrStore(key, nil); busy {
 			return
 		}
 		if !x.begin() {
-			x.replies.Delete(r.Reply())
+			x.replies.Delete(key)
 			x.respond(r.Reply(), reply{}, schema.Errorf(schema.Unavailable, "this executor is shutting down"))
 			return
 		}
 		// micro runs one handler at a time; a call may take an hour.
 		go func() {
 			defer x.work.Done()
-			defer x.replies.Delete(r.Reply())
+			defer x.replies.Delete(key)
 			session := ""
 			if i := strings.LastIndexByte(r.Subject(), '.'); strings.HasSuffix(r.Subject()[:i], v.name) {
 				session = r.Subject()[i+1:] // of a subject that ends in <verb>.<session>
@@ -184,7 +192,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 				if !errors.Is(err, schema.SessionWriterLost) {
 					return out, err
 				}
-				try = 0 // it has lost the session; somebody else has it or it is free
+				// It has lost the session; somebody else has it, or it is free.
 			} else if err == nil {
 				err = schema.Errorf(schema.SessionWriterActive, "another process holds session %s and does not listen here", session).
 					With("session", session).With("holder", holder)

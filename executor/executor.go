@@ -68,7 +68,7 @@ type Executor struct {
 	queue    *queueDoor
 	calls    chan struct{} // a slot for each call that runs or waits
 	work     sync.WaitGroup
-	replies  sync.Map // reply subjects of requests that are being handled
+	replies  sync.Map // asked: requests that are being handled
 
 	mu       sync.Mutex // guards the rest; never held during I/O
 	sessions map[string]*session

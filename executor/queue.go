@@ -146,7 +146,11 @@ func (q *queueDoor) deliver(msg jetstream.Msg) {
 	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
 	_, err := q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
 	stop()
-	switch disposition(err) {
+	how := disposition(err)
+	if how == again && q.x.stopping.Err() != nil {
+		how = back
+	}
+	switch how {
 	case ack:
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -185,8 +189,6 @@ func disposition(err error) disposed {
 	case schema.InvalidArgs, schema.PayloadTooLarge, schema.LineTooLong, schema.NotFound, schema.CallConflict, schema.SessionEnded,
 		schema.CorruptLogLine, schema.TailSuspect, schema.UnsupportedSchemaVersion, schema.UnsafeStatePath, schema.LeaseStoreUnsupported:
 		return dead
-	case schema.Unavailable, schema.Cancelled:
-		return back
 	default:
 		return again
 	}

@@ -107,6 +107,8 @@ func (s *session) append(entries ...journal.Entry) ([]journal.Record, error) {
 		s.x.log.Error("a session can no longer be written here", "session", s.id, "epoch", s.journal.Epoch(),
 			"kind", schema.KindOf(err), "err", err)
 		s.cancel(err)
+		// The lock goes back at once: as long as it is held others are sent here.
+		s.x.forget(s)
 	}
 	return r, err
 }
@@ -184,10 +186,11 @@ func (s *session) end(req EndRequest) (journal.Record, error) {
 	s.ending = true
 	s.mu.Unlock()
 	r, err := s.append(journal.Entry{Type: schema.TypeSessionEnded, Data: req.data()})
+	// From here on the fold refuses new calls; recorded ones are answered.
+	s.mu.Lock()
+	s.ending = false
+	s.mu.Unlock()
 	if err != nil {
-		s.mu.Lock()
-		s.ending = false
-		s.mu.Unlock()
 		return journal.Record{}, err
 	}
 	return r[0], nil
