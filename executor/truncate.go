@@ -1,0 +1,82 @@
+package executor
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxOutput is the most bytes of text that a result holds: built-in tools keep
+// no more than this in memory, and the runtime cuts every tool's output here.
+const MaxOutput = 256 << 10
+
+// Truncate cuts s to at most limit bytes. Invalid UTF-8 is replaced by U+FFFD
+// first, so cut is always valid. What does not fit is left out of the middle:
+// 40 % of the room goes to the head and 60 % to the tail, because the end of an
+// output says more often how it went. A marker in between states how many bytes
+// are left out and of how many; it is inside the limit. Cuts fall on character
+// borders. Dropped is the number of bytes left out, 0 if s fits.
+//
+// A limit too small to hold the marker and some text gives the head alone.
+func Truncate(s string, limit int) (cut string, dropped int) {
+	s = validText(s)
+	if len(s) <= limit {
+		return s, 0
+	}
+	return joinEnds(s, s, len(s), limit)
+}
+
+// joinEnds makes the cut text of a text of total bytes, of which head and tail
+// are a valid beginning and a valid end that are at least as long as their
+// shares of limit (or are all there is).
+func joinEnds(head, tail string, total, limit int) (string, int) {
+	// The marker is measured with the largest number it can hold: the number
+	// itself depends on where the cuts fall.
+	room := limit - len(marker(total, total))
+	if room < 4*utf8.UTFMax {
+		head = head[:borderBefore(head, limit)]
+		return head, total - len(head)
+	}
+	share := room * 2 / 5
+	head = head[:borderBefore(head, share)]
+	tail = tail[borderAfter(tail, len(tail)-(room-share)):]
+	dropped := total - len(head) - len(tail)
+	return head + marker(dropped, total) + tail, dropped
+}
+
+func marker(dropped, total int) string {
+	return fmt.Sprintf("\n[… %d of %d bytes left out …]\n", dropped, total)
+}
+
+// borderBefore is the last character border of s at or before n.
+func borderBefore(s string, n int) int {
+	n = max(n, 0)
+	if n >= len(s) {
+		return len(s)
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return n
+}
+
+// borderAfter is the first character border of s at or after n.
+func borderAfter(s string, n int) int {
+	n = max(n, 0)
+	for n < len(s) && !utf8.RuneStart(s[n]) {
+		n++
+	}
+	return n
+}
+
+// validText is s with U+FFFD for what is not UTF-8.
+func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// shorten is s in at most n bytes, for a message: the head and an ellipsis.
+func shorten(s string, n int) string {
+	s = validText(s)
+	if len(s) <= n {
+		return s
+	}
+	return s[:borderBefore(s, n-len("…"))] + "…"
+}
