@@ -1,0 +1,152 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"strconv"
+	"syscall"
+	"time"
+
+	"steno/schema"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// A Tool is something an agent may call. The zero values of its flags are the
+// safe ones: not repeatable and not read-only.
+//
+// Run may be called from many goroutines at the same time, for one session or
+// for many. It returns an error only if the tool refuses or could not do its
+// work. A *schema.Error is shown to the agent as it is; of any other error the
+// agent sees only that there was one. A command that ran and exited non-zero
+// has not failed: that is a Result with OK false. When ctx ends, Run stops what
+// it has begun and returns kind timeout or cancelled.
+type Tool struct {
+	Name        string         // 1–64 of [A-Za-z0-9_-]
+	Description string         // what it does and when to use it, for the model; required
+	Input       jsontext.Value // JSON Schema of the arguments, of type object; see [Registry.Register]
+	Repeatable  bool           // a second attempt may follow one whose outcome is unknown
+	ReadOnly    bool           // it changes nothing
+	Tier        int            // 0 read, 1 workspace edit, 2 tests and linters, 3 arbitrary command; 4 and above is never granted
+	Timeout     time.Duration  // the longest an attempt may take; 0 leaves it to the runtime
+	Run         func(ctx context.Context, call *Invocation) (Result, error)
+}
+
+// An Invocation is one attempt at one call, as it was recorded. The tool must
+// not change it.
+type Invocation struct {
+	Session string // id of the session
+	CallID  string // id of the call, unique in the session
+	Key     string // idempotency key: the caller's, else the call id
+	Attempt int    // from 1
+
+	// Epoch and Seq are the fencing token: the epoch of the writer and the
+	// number of the tool_started event. A system that a tool writes to can
+	// refuse a token lower than one it has seen.
+	Epoch, Seq uint64
+
+	Args      jsontext.Value // valid against the tool's Input, as recorded
+	Context   jsontext.Value // what the application says about the call, or nil; never the model's words
+	DryRun    bool           // say what would be done, and change nothing
+	Workspace *Workspace     // nil if the session has none
+}
+
+// A Result is what a tool answers.
+type Result struct {
+	OK         bool           // false if the tool ran and the answer is no, as with a non-zero exit
+	Output     string         // what the model may see
+	ExitCode   *int           // of a command; 128+n if signal n ended it
+	Summary    string         // one line for people
+	Content    jsontext.Value // content blocks, or nil
+	Structured jsontext.Value // the answer as data, or nil
+
+	// FilesRead and FilesChanged are paths from the workspace, links resolved.
+	FilesRead, FilesChanged []string
+
+	Terminate bool // the agent's turn ends with this result
+}
+
+// decodeArgs fills a T from the arguments of a call. The schema has let them
+// pass, but it takes 1.0 for an integer and has no bound where Go has one, so
+// this can still find them invalid.
+func decodeArgs[T any](call *Invocation) (T, error) {
+	var args T
+	err := json.Unmarshal(call.Args, &args)
+	if err == nil {
+		return args, nil
+	}
+	pointer, message := "", "cannot be understood"
+	if e, ok := errors.AsType[*json.SemanticError](err); ok {
+		pointer = string(e.JSONPointer)
+		if e.GoType != nil {
+			message = "must fit into " + e.GoType.String()
+		}
+	}
+	return args, invalidArg(pointer, message).Cause(err)
+}
+
+// invalidArg is kind invalid_args about one place in the arguments.
+func invalidArg(pointer, message string) *schema.Error {
+	return invalidArgs([]Violation{{pointer, message}}, 0)
+}
+
+// folder is the call's workspace.
+func (call *Invocation) folder() (*Workspace, error) {
+	if call.Workspace == nil {
+		return nil, schema.Errorf(schema.OutsideWorkspace, "the session has no workspace, so no path is inside it")
+	}
+	return call.Workspace, nil
+}
+
+// ctxError is nil while ctx lives, and then kind timeout or cancelled.
+func ctxError(ctx context.Context) error {
+	err := ctx.Err()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return schema.Errorf(schema.Timeout, "the deadline passed").Cause(err)
+	}
+	return schema.Errorf(schema.Cancelled, "cancelled").Cause(err)
+}
+
+// fileError is a failure of the operating system at path, as kind k; a missing
+// file or folder is resource_missing whatever k is. The system's error may hold
+// paths of this machine, so only its last words are shown.
+func fileError(k schema.Kind, path, what string, err error) error {
+	if e, ok := errors.AsType[*schema.Error](err); ok {
+		return e
+	}
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return schema.Errorf(schema.ResourceMissing, "%s is not there", quoted(path)).With("path", shorten(path, maxShown)).Cause(err)
+	}
+	return schema.Errorf(k, "%s %s", quoted(path), what).
+		With("path", shorten(path, maxShown)).With("cause", lastWords(err)).Cause(err)
+}
+
+// lastWords is the innermost text of err, such as "permission denied".
+func lastWords(err error) string {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return shorten(err.Error(), maxShown)
+		}
+		err = inner
+	}
+}
+
+// maxShown is how many bytes of a caller's text an error repeats.
+const maxShown = 200
+
+func quoted(s string) string { return strconv.Quote(shorten(s, maxShown)) }
+
+// asJSON is v as JSON. File names need not be UTF-8, JSON must be.
+func asJSON(v any) jsontext.Value {
+	b, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+	if err != nil {
+		panic(err) // v is a struct of this package; it always has a JSON form
+	}
+	return b
+}
