@@ -68,6 +68,12 @@ type Result struct {
 	Terminate bool // the agent's turn ends with this result
 }
 
+// Builtin returns the tools that steno brings along: read, write, edit, list
+// and search. They need a [Workspace].
+func Builtin() []Tool {
+	return []Tool{readTool(), writeTool(), editTool(), listTool(), searchTool()}
+}
+
 // decodeArgs fills a T from the arguments of a call. The schema has let them
 // pass, but it takes 1.0 for an integer and has no bound where Go has one, so
 // this can still find them invalid.
