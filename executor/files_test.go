@@ -151,7 +151,7 @@ func TestToolsEndWithTheirContext(t *testing.T) {
 	cancel()
 	late, cancel := context.WithTimeout(context.Background(), 0)
 	defer cancel()
-	all := map[string]func(string) args{}
+	all := map[string]func(string) args{"bash": func(string) args { return args{"command": "echo x > f.txt"} }}
 	for name, a := range onPath {
 		all[name] = a
 	}
@@ -285,6 +285,8 @@ func TestT12ADryRunSaysWhatWouldHappen(t *testing.T) {
 		{"write", args{"path": "new.txt", "content": "12345"}, "would create new.txt, 5 bytes"},
 		{"write", args{"path": "f.txt", "content": ""}, "would overwrite f.txt (9 bytes) with 0 bytes"},
 		{"edit", args{"path": "f.txt", "old": "text", "new": "x", "replace_all": true}, "would edit f.txt, 2 to replace"},
+		{"bash", args{"command": "touch made"}, "would run bash -c touch made"},
+		{"bash", args{"argv": []string{"touch", "made"}}, "would run touch made"},
 	} {
 		res, err := b.do(context.Background(), c.tool, c.a, dryRun)
 		if err != nil || !res.OK || res.Output != c.want || res.FilesChanged != nil {
@@ -397,6 +399,7 @@ func TestArgumentsThatTheSchemaCannotBoundAreInvalid(t *testing.T) {
 	b.file("f.txt", "text")
 	for tool, a := range map[string]args{
 		"read": {"path": "f.txt", "offset": 1.5},
+		"bash": {"command": "true", "timeout_s": "1"},
 	} {
 		_, err := b.do(context.Background(), tool, a, nil)
 		wantKind(t, err, schema.InvalidArgs)

@@ -110,6 +110,26 @@ func TestT5RegisterTwiceIsRefusedAndReplaceIsNot(t *testing.T) {
 	wantKind(t, r.Replace(tool("t", `{}`)), schema.InvalidConfig)
 }
 
+func TestT5AnUnknownToolNamesTheKnown(t *testing.T) {
+	r, err := executor.NewRegistry(executor.Builtin()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"bash", "edit", "list", "read", "search", "write"}
+	_, err = r.Get("rm")
+	if got := wantKind(t, err, schema.UnknownTool).Details["known"]; !slices.Equal(got.([]string), want) {
+		t.Errorf("known: %v", got)
+	}
+	wantKind(t, r.Validate("rm", jsontext.Value("{}")), schema.UnknownTool)
+	var names []string
+	for _, x := range r.Tools() {
+		names = append(names, x.Name)
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("tools: %v", names)
+	}
+}
+
 func TestT1ARegisteredToolDoesNotChange(t *testing.T) {
 	mine := tool("t", `{"type":"object"}`)
 	r, err := executor.NewRegistry(mine)
@@ -125,6 +145,16 @@ func TestT1ARegisteredToolDoesNotChange(t *testing.T) {
 	r.Tools()[0].Input[0] = 'Z'
 	if again, _ := r.Get("t"); string(again.Input) != `{"type":"object"}` {
 		t.Errorf("the schema is now %s", again.Input)
+	}
+}
+
+func TestBuiltinToolsDeclareWhatTheyAre(t *testing.T) {
+	for _, x := range executor.Builtin() {
+		reads := x.Name == "read" || x.Name == "list" || x.Name == "search"
+		tier := map[string]int{"write": 1, "edit": 1, "bash": 3}[x.Name]
+		if x.ReadOnly != reads || x.Repeatable != reads || x.Tier != tier {
+			t.Errorf("%s: read-only %v, repeatable %v, tier %d", x.Name, x.ReadOnly, x.Repeatable, x.Tier)
+		}
 	}
 }
 
@@ -158,6 +188,29 @@ func TestT13ValidationReportsEveryViolation(t *testing.T) {
 	}
 	if got := violations(t, r, `{"name":"abc","path":1,"mode":"fast"}`); !slices.Equal(got, []string{"/path: there is no such property"}) {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestT13ValidationTellsAlternativesApart(t *testing.T) {
+	r, err := executor.NewRegistry(executor.Builtin()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		`{}`:                              `exactly one of 2 alternatives must hold|alternative 1: "command" is missing|alternative 2: "argv" is missing`,
+		`{"command":"true","argv":["x"]}`: `alternatives 1 and 2 both hold, only one may`,
+	} {
+		e := wantKind(t, r.Validate("bash", jsontext.Value(args)), schema.InvalidArgs)
+		var got []string
+		for _, v := range e.Details["violations"].([]executor.Violation) {
+			got = append(got, v.Message)
+		}
+		slices.Sort(got)
+		parts := strings.Split(want, "|")
+		slices.Sort(parts)
+		if !slices.Equal(got, parts) {
+			t.Errorf("%s: got %q, want %q", args, got, parts)
+		}
 	}
 }
 

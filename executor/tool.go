@@ -68,10 +68,10 @@ type Result struct {
 	Terminate bool // the agent's turn ends with this result
 }
 
-// Builtin returns the tools that steno brings along: read, write, edit, list
-// and search. They need a [Workspace].
+// Builtin returns the tools that steno brings along: read, write, edit, list,
+// search and bash. They need a [Workspace].
 func Builtin() []Tool {
-	return []Tool{readTool(), writeTool(), editTool(), listTool(), searchTool()}
+	return []Tool{readTool(), writeTool(), editTool(), listTool(), searchTool(), bashTool()}
 }
 
 // decodeArgs fills a T from the arguments of a call. The schema has let them

@@ -353,6 +353,8 @@ func TestToolsNeedAWorkspace(t *testing.T) {
 			t.Errorf("%s: %v", tool, err)
 		}
 	}
+	_, err := b.do(context.Background(), "bash", args{"command": "true"}, func(c *executor.Invocation) { c.Workspace = nil })
+	wantKind(t, err, schema.CommandFailed)
 }
 
 func TestToolsOfAClosedWorkspaceFail(t *testing.T) {
