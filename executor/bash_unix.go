@@ -41,7 +41,6 @@ func runGroup(ctx context.Context, cmd *exec.Cmd) (*capture, outcome, error) {
 	defer r.Close()
 	cmd.Stdout, cmd.Stderr = w, w
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return killGroup(cmd) }
 
 	// The parent-death signal, where there is one, is sent when the thread that
 	// started the command ends. So this goroutine keeps its thread until the
@@ -58,7 +57,9 @@ func runGroup(ctx context.Context, cmd *exec.Cmd) (*capture, outcome, error) {
 	read := make(chan error, 1)
 	go func() { read <- out.fill(r) }()
 
-	_ = cmd.Wait() // what it says is in ProcessState
+	// When ctx ends, os/exec kills the command itself, and the rest of its group
+	// follows below. What Wait says is in ProcessState.
+	_ = cmd.Wait()
 	var res outcome
 	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if res.code = status.ExitStatus(); status.Signaled() {
@@ -73,12 +74,12 @@ func runGroup(ctx context.Context, cmd *exec.Cmd) (*capture, outcome, error) {
 	defer grace.Stop()
 	select {
 	case <-read: // all output is here, but something may run on without holding it
-		_ = killGroup(cmd)
+		killGroup(cmd)
 		return out, res, nil
 	case <-ctx.Done():
 	case <-grace.C:
 	}
-	_ = killGroup(cmd)
+	killGroup(cmd)
 	_ = r.SetReadDeadline(time.Now().Add(bashGrace))
 	res.outlived = errors.Is(<-read, os.ErrDeadlineExceeded)
 	return out, res, nil
@@ -99,10 +100,6 @@ var keepDescriptors = sync.OnceFunc(func() {
 // killGroup kills what is left of the command's process group. The number of a
 // group is not used again while it has a process; in the moment after the last
 // one is gone it could in theory, once all other numbers have been.
-func killGroup(cmd *exec.Cmd) error {
-	err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	if errors.Is(err, syscall.ESRCH) {
-		return os.ErrProcessDone
-	}
-	return err
+func killGroup(cmd *exec.Cmd) {
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails if nothing is left
 }

@@ -271,7 +271,7 @@ func replaceFile(p *place, data []byte) (err error) {
 	}
 	if p.info != nil {
 		keepOwner(f, p.info)
-		if err := error(nil); false {} else if err = f.Chmod(0o644); err != nil { return err }; if err := error(nil); err != nil {return err}; if err := f.Chmod(p.info.Mode().Perm()); err != nil {
+		if err := f.Chmod(p.info.Mode().Perm()); err != nil {
 			return err
 		}
 	}

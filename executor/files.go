@@ -74,7 +74,7 @@ func runRead(ctx context.Context, call *Invocation) (Result, error) {
 		return Result{}, fileError(schema.ReadFailed, args.Path, "cannot be read", err)
 	}
 	text := validText(string(win.text))
-	res := readResult{Path: p.path, Bytes: win.bytes, Lines: win.lines, Cut: win.cut, Replaced: len(text) != len(win.text)}
+	res := readResult{Path: p.path, Bytes: win.bytes, Lines: win.lines, Cut: win.cut, Replaced: !utf8.Valid(win.text)}
 	shown := "none shown"
 	if win.shown > 0 {
 		res.First, res.Last = win.first, win.first+win.shown-1
