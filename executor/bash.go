@@ -109,9 +109,14 @@ func runBash(ctx context.Context, call *Invocation) (Result, error) {
 	}
 	text, dropped := out.text(MaxOutput)
 	res := bashResult{ExitCode: ran.code, Signal: ran.signal, Bytes: out.total, Dropped: dropped, Outlived: ran.outlived}
+	whole := 0
+	if dropped > 0 {
+		whole = out.total
+	}
 	return Result{
 		OK:         ran.code == 0,
 		Output:     text,
+		Bytes:      whole,
 		ExitCode:   &ran.code,
 		Summary:    res.summary(),
 		Structured: asJSON(res),

@@ -106,9 +106,9 @@ func (out *verdict) encode(req *Request, attempt uint64, limit int) []byte {
 				replaced += n
 			}
 		}
-		if dropped > 0 {
+		if dropped > 0 || r.Bytes > 0 {
 			var t schema.Object
-			o.Raw("truncated", t.Uint("limit", uint64(limit)).Uint("bytes", uint64(len(text))).Text("policy", "head_tail").Bytes())
+			o.Raw("truncated", t.Uint("limit", uint64(limit)).Uint("bytes", uint64(max(r.Bytes, len(text)))).Text("policy", "head_tail").Bytes())
 		}
 	}
 	o.Uint("duration_us", uint64(out.duration.Microseconds()))

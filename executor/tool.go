@@ -57,6 +57,7 @@ type Invocation struct {
 type Result struct {
 	OK         bool           // false if the tool ran and the answer is no, as with a non-zero exit
 	Output     string         // what the model may see
+	Bytes      int            // of the whole output, where Output holds only part of it
 	ExitCode   *int           // of a command; 128+n if signal n ended it
 	Summary    string         // one line for people
 	Content    jsontext.Value // content blocks, or nil
