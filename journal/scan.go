@@ -302,31 +302,43 @@ func (s *Scan) lines(ctx context.Context, epoch uint64, offset, size int64) (*li
 }
 
 // above reports whether a number of this segment is not known to be durable.
-// What is known is looked for once, when the first bad line asks: any sound
-// line of the open segment testifies, wherever it stands.
 func (s *Scan) above(ctx context.Context, g *segment, offset int64, number uint64) bool {
 	if g != s.open {
 		return false
 	}
-	if !s.durableOK {
-		s.durableOK = true
-		r, err := s.lines(ctx, g.epoch, offset, g.size)
-		if err != nil {
-			s.fail(err)
-			return false
-		}
-		defer r.Close()
-		var e schema.Event
-		for r.next() {
-			if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {
-				s.durable = max(s.durable, e.Dur)
-			}
-		}
-		if r.err != nil {
-			s.fail(r.err)
+	s.testify(ctx, g, offset)
+	return number > s.durable
+}
+
+// testify finds out, once, what is known to be durable of the open segment:
+// any sound line of it testifies, wherever it stands. It reads ahead from an
+// offset; the lines before have been heard.
+func (s *Scan) testify(ctx context.Context, g *segment, offset int64) {
+	if s.durableOK {
+		return
+	}
+	s.durableOK = true
+	r, err := s.lines(ctx, g.epoch, offset, g.size)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	defer r.Close()
+	var e schema.Event
+	for r.next() {
+		if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {
+			s.durable = max(s.durable, e.Dur)
 		}
 	}
-	return number > s.durable
+	if r.err != nil {
+		s.fail(r.err)
+	}
+}
+
+// live reports whether a segment is being written, as far as this reader can
+// tell.
+func (s *Scan) live(g *segment) bool {
+	return s.opt.below == 0 && g == s.open && (s.pending || s.Lease.State == lease.Active)
 }
 
 func (s *Scan) fail(err error) {

@@ -122,6 +122,9 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		return
 	}
 	defer r.Close()
+	if s.live(g) {
+		s.testify(ctx, g, 0) // which of its events are tentative depends on later ones
+	}
 	s.end = 0
 	var e schema.Event
 	for !s.stop && s.err == nil && r.next() {
@@ -168,7 +171,7 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 		s.found(r.finding(g), schema.TerminatorDamaged, true)
 		s.bad++
 	case s.above(ctx, g, r.offset, s.last+1):
-		if s.opt.below == 0 && s.Lease.State == "active" && s.Lease.Epoch == g.epoch {
+		if s.live(g) && s.Lease.Epoch == g.epoch {
 			return // the writer is at work; the line may be whole in a moment
 		}
 		s.tear(ctx, g, r)
@@ -327,8 +330,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	if s.stop {
 		return
 	}
-	live := s.opt.below == 0 && g == s.open && (s.pending || s.Lease.State == "active")
-	if !s.yield(Item{Event: e, Segment: g.epoch, Offset: r.offset, Tentative: live && e.Seq > s.durable}, nil) {
+	if !s.yield(Item{Event: e, Segment: g.epoch, Offset: r.offset, Tentative: s.live(g) && e.Seq > s.durable}, nil) {
 		s.stop = true
 	}
 }

@@ -128,8 +128,9 @@ func (s *Slot) append(lines []byte) error {
 	}
 	s.dir.faults.at("written")
 	if s.fresh {
-		// The first line after the claim is the seal: with it the file's name,
-		// and for a new session the folder's name, must become durable.
+		// The first line after the claim is the seal: with it the file's name
+		// must become durable, and the folder's, which whoever made it may not
+		// have lived to see.
 		if err := s.sync(s.file, s.file.Sync); err != nil {
 			return err
 		}
@@ -182,7 +183,7 @@ func (s *Slot) syncFailed(err error) error {
 }
 
 func (s *Slot) syncNames() error {
-	if err := s.sync(s.dir.self, s.dir.self.Sync); err != nil || s.epoch > 1 {
+	if err := s.sync(s.dir.self, s.dir.self.Sync); err != nil {
 		return err
 	}
 	parent, err := s.dir.parent.Open(".")
