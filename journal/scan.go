@@ -88,7 +88,7 @@ type Scan struct {
 	aside     uint64 // sound lines since then that are no part of this session
 	excused   bool   // a whole piece is missing here and has its name
 	damaged   bool   // any hole so far
-	waiting   []schema.Finding
+	waiting   []waiting
 	torn      bool
 	end       int64 // end of the last counted line of its segment
 	hard      bool  // an error that even a forced claim must not pass
@@ -98,6 +98,13 @@ type Scan struct {
 	one       [1]schema.Event // for Check, without an allocation
 	err       error
 	yield     func(Item, error) bool
+}
+
+// A waiting finding is given when the next good number is known, and with it
+// those that follow it, to keep the order of the log.
+type waiting struct {
+	schema.Finding
+	hole bool
 }
 
 type segment struct {
@@ -349,9 +356,11 @@ func (s *Scan) fail(err error) {
 
 // flush gives the findings that waited for the next good number.
 func (s *Scan) flush(next uint64) {
-	for i := range s.waiting {
-		s.waiting[i].NextGoodSeq = next
-		s.give(s.waiting[i])
+	for _, w := range s.waiting {
+		if w.hole {
+			w.NextGoodSeq = next
+		}
+		s.give(w.Finding)
 	}
 	s.waiting = s.waiting[:0]
 }
@@ -405,12 +414,8 @@ func (s *Scan) found(f schema.Finding, why error, hole bool) {
 	if len(s.waiting) >= maxWaiting || s.opt.Strict {
 		s.flush(0)
 	}
-	if hole && !s.opt.Strict {
-		s.waiting = append(s.waiting, f)
-		return
-	}
-	if len(s.waiting) > 0 { // keep the order of the log
-		s.waiting = append(s.waiting, f)
+	if hole && !s.opt.Strict || len(s.waiting) > 0 {
+		s.waiting = append(s.waiting, waiting{f, hole})
 		return
 	}
 	s.give(f)
@@ -446,9 +451,9 @@ func (s *Scan) unsealed(ctx context.Context, g *segment) {
 	s.found(f, g.headerErr, false)
 }
 
-// rest measures the bytes of a segment from an offset to end, without a final
-// newline.
-func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64) (n int64, sum string) {
+// rest measures the bytes of a segment from an offset to end, a final newline
+// only if it is asked for.
+func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64, newline bool) (n int64, sum string) {
 	f, err := s.store.Read(ctx, s.session, g.epoch, offset)
 	if err != nil {
 		s.fail(err)
@@ -466,6 +471,9 @@ func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64) (n int64
 				n++
 			}
 			b, nl := bytes.CutSuffix(buf[:k], []byte{'\n'})
+			if newline {
+				b, nl = buf[:k], false
+			}
 			h.Write(b)
 			n, held = n+int64(len(b)), nl
 		}

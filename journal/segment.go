@@ -153,12 +153,12 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 func (s *Scan) behind(ctx context.Context, g *segment, lines int) {
 	if to := min(g.pin.size, g.size); g.pin.len < to {
 		f := schema.Finding{Segment: g.epoch, Line: lines + 1, Offset: g.pin.len}
-		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.len, to)
+		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.len, to, false)
 		s.found(f, schema.TornTail, false)
 	}
 	if g.size > g.pin.size {
-		f := schema.Finding{Segment: g.epoch, Offset: g.pin.size, Bytes: g.size - g.pin.size}
-		_, f.SHA256 = s.rest(ctx, g, g.pin.size, g.size)
+		f := schema.Finding{Segment: g.epoch, Offset: g.pin.size}
+		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.size, g.size, true) // it is not about lines
 		s.found(f, schema.Surplus, false)
 	}
 }
@@ -193,7 +193,7 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 // tear ends the open segment: from this line on nothing was ever acknowledged.
 func (s *Scan) tear(ctx context.Context, g *segment, r *lineReader) {
 	f := schema.Finding{Segment: g.epoch, Line: r.number, Offset: r.offset}
-	f.Bytes, f.SHA256 = s.rest(ctx, g, r.offset, g.size)
+	f.Bytes, f.SHA256 = s.rest(ctx, g, r.offset, g.size, false)
 	s.torn = true
 	s.found(f, schema.TornTail, true)
 }
