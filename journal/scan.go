@@ -223,6 +223,8 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		if err := s.surveySegment(ctx, g); err != nil {
 			return false, err
 		}
+		// A later seal pins it, so it was sealed, whatever it looks like now.
+		g.sealed = g.sealed || g.pin != nil
 		if !g.sealed {
 			continue
 		}

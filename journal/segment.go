@@ -32,7 +32,8 @@ type lineReader struct {
 }
 
 func newLineReader(f io.ReadCloser, offset, size int64) *lineReader {
-	return &lineReader{f: f, in: bufio.NewReaderSize(io.LimitReader(f, max(0, size-offset)), 128<<10), next0: offset}
+	size = max(0, size-offset)
+	return &lineReader{f: f, in: bufio.NewReaderSize(io.LimitReader(f, size), int(min(size, 128<<10))), next0: offset}
 }
 
 // Close closes the segment.
