@@ -200,14 +200,20 @@ func (s *Scan) survey(ctx context.Context) error {
 }
 
 func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
+	// The lease is looked at first: where nobody holds it, the sizes that are
+	// listed afterwards are final. The other way round a writer that finished
+	// a write and left in between would seem to have torn it.
+	if s.opt.below == 0 {
+		if s.Lease, err = s.store.Lease(ctx, s.session); err != nil {
+			return false, err
+		}
+	}
 	list, err := s.store.Segments(ctx, s.session)
 	if err != nil {
 		return false, err
 	}
 	if s.opt.below > 0 {
 		list = slices.DeleteFunc(list, func(g lease.Segment) bool { return g.Epoch >= s.opt.below })
-	} else if s.Lease, err = s.store.Lease(ctx, s.session); err != nil {
-		return false, err
 	}
 	s.segments, s.byEpoch, s.open, s.pending = nil, map[uint64]*segment{}, nil, false
 	for _, g := range list {
