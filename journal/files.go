@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/oklog/ulid/v2"
 
@@ -64,13 +65,15 @@ func (f *Files) open(create bool) (err error) {
 	} else if err != nil {
 		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
 	}
-	if fi, err := f.root.Stat("."); err != nil || fi.Mode().Perm()&0o022 != 0 {
-		return schema.Errorf(schema.UnsafeStatePath, "the store's folder may be written by others").
-			With("next", "run: chmod 700 on the store's folder")
+	for _, dir := range []*os.Root{f.root, f.sessions} {
+		if fi, err := dir.Stat("."); err != nil || fi.Mode().Perm()&0o022 != 0 {
+			return schema.Errorf(schema.UnsafeStatePath, "a folder of the store may be written by others").
+				With("next", "run: chmod 700 on the store's folder and on sessions in it")
+		}
 	}
-	b, err := f.root.ReadFile("store")
+	b, err := f.readID()
 	if err != nil {
-		return schema.Errorf(schema.LogReadFailed, "the store's id cannot be read: %s", plain(err)).Cause(err)
+		return err
 	}
 	id, err := schema.ParseID(strings.TrimSuffix(string(b), "\n"))
 	if err != nil {
@@ -80,6 +83,31 @@ func (f *Files) open(create bool) (err error) {
 	_, err = f.root.Lstat("SESSIONS")
 	f.caseBlind = err == nil
 	return nil
+}
+
+// readID reads the file that holds the store's id, whatever stands there.
+func (f *Files) readID() ([]byte, error) {
+	failed := func(err error) error {
+		return schema.Errorf(schema.LogReadFailed, "the store's id cannot be read: %s", plain(err)).Cause(err)
+	}
+	fi, err := f.root.Lstat("store")
+	if err != nil {
+		return nil, failed(err)
+	}
+	if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o022 != 0 {
+		return nil, schema.Errorf(schema.UnsafeStatePath, "the file that holds the store's id is no plain file of ours")
+	}
+	// Not blocking, since it may have become a FIFO meanwhile.
+	r, err := f.root.OpenFile("store", os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, failed(err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(io.LimitReader(r, 2*ulid.EncodedSize))
+	if err != nil {
+		return nil, failed(err)
+	}
+	return b, nil
 }
 
 // prepare makes the store's folders and its id, each only if it is missing, and
