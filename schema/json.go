@@ -78,7 +78,37 @@ type scanner struct {
 	depth    int
 	replaced int
 	write    bool
-	keys     [][]byte // decoded keys of the objects that are open, innermost last
+	keys     keyStack
+}
+
+// A keyStack holds the decoded keys of the objects that are open, innermost
+// last. The first few lie in the stack itself, so that most lines are read
+// without an allocation.
+type keyStack struct {
+	n    int
+	few  [32][]byte
+	more [][]byte
+}
+
+func (k *keyStack) at(i int) []byte {
+	if i < len(k.few) {
+		return k.few[i]
+	}
+	return k.more[i-len(k.few)]
+}
+
+func (k *keyStack) push(key []byte) {
+	if k.n < len(k.few) {
+		k.few[k.n] = key
+	} else {
+		k.more = append(k.more, key)
+	}
+	k.n++
+}
+
+func (k *keyStack) cut(n int) {
+	k.n = n
+	k.more = k.more[:max(0, n-len(k.few))]
 }
 
 func (s *scanner) refuse(r Reason) error {
@@ -237,7 +267,7 @@ func (s *scanner) object() Reason {
 		s.depth--
 		return ""
 	}
-	base := len(s.keys)
+	base := s.keys.n
 	var many map[string]struct{}
 	for {
 		s.gap()
@@ -256,16 +286,16 @@ func (s *scanner) object() Reason {
 			}
 			many[string(key)] = struct{}{}
 		} else {
-			for _, k := range s.keys[base:] {
-				if bytes.Equal(k, key) {
+			for i := base; i < s.keys.n; i++ {
+				if bytes.Equal(s.keys.at(i), key) {
 					s.pos = at
 					return DuplicateKey
 				}
 			}
-			if s.keys = append(s.keys, key); len(s.keys)-base == manyKeys {
+			if s.keys.push(key); s.keys.n-base == manyKeys {
 				many = make(map[string]struct{}, 4*manyKeys)
-				for _, k := range s.keys[base:] {
-					many[string(k)] = struct{}{}
+				for i := base; i < s.keys.n; i++ {
+					many[string(s.keys.at(i))] = struct{}{}
 				}
 			}
 		}
@@ -284,7 +314,7 @@ func (s *scanner) object() Reason {
 		if !s.take('}') {
 			return InvalidJSON
 		}
-		s.keys = s.keys[:base]
+		s.keys.cut(base)
 		s.depth--
 		return ""
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -148,12 +149,12 @@ func (e *Event) Decode(line []byte) error {
 func (e *Event) parse(line []byte) bool {
 	p := parser{b: line}
 	var session, typ []byte
-	ok := p.lit(`{"v":1,"session":"`) && p.text(&session) && ValidSession(str(session)) &&
+	ok := p.lit(`{"v":1,"session":"`) && p.text(&session) && validSession(session) &&
 		p.lit(`","seq":`) && p.uint(&e.Seq) && e.Seq > 0 &&
 		p.lit(`,"epoch":`) && p.uint(&e.Epoch) && e.Epoch > 0 &&
 		p.lit(`,"id":"`) && p.ulid(&e.ID) &&
 		p.lit(`","ts":"`) && p.time(&e.Time) &&
-		p.lit(`","type":"`) && p.text(&typ) && ValidType(str(typ)) &&
+		p.lit(`","type":"`) && p.text(&typ) && validType(typ) &&
 		p.lit(`","data":`) && p.value((*[]byte)(&e.Data))
 	if !ok {
 		return false
@@ -165,10 +166,10 @@ func (e *Event) parse(line []byte) bool {
 	if !p.lit(`,"prev":"`) || !p.sum(&e.Prev) || !p.lit(`","sum":"`) || !p.sum(&e.Sum) || !p.lit(`"}`) || len(p.b) > 0 {
 		return false
 	}
-	if e.Session != str(session) {
+	if e.Session != string(session) {
 		e.Session = string(session)
 	}
-	if e.Type != str(typ) {
+	if e.Type != string(typ) {
 		e.Type = string(typ)
 	}
 	return true
@@ -247,7 +248,7 @@ func DecodeClaim(line []byte, session string, epoch uint64) (Claim, error) {
 type parser struct{ b []byte }
 
 func (p *parser) lit(s string) bool {
-	if len(p.b) < len(s) || str(p.b[:len(s)]) != s {
+	if len(p.b) < len(s) || string(p.b[:len(s)]) != s {
 		return false
 	}
 	p.b = p.b[len(s):]
@@ -265,16 +266,19 @@ func (p *parser) text(out *[]byte) bool {
 }
 
 func (p *parser) uint(out *uint64) bool {
-	i := 0
+	i, v := 0, uint64(0)
 	for i < len(p.b) && '0' <= p.b[i] && p.b[i] <= '9' {
-		i++
+		d := uint64(p.b[i] - '0')
+		if v > (math.MaxInt64-d)/10 {
+			return false
+		}
+		i, v = i+1, 10*v+d
 	}
 	if i == 0 || i > 1 && p.b[0] == '0' {
 		return false
 	}
-	v, err := strconv.ParseUint(str(p.b[:i]), 10, 63)
 	*out, p.b = v, p.b[i:]
-	return err == nil
+	return true
 }
 
 func (p *parser) ulid(out *ulid.ULID) bool {
@@ -436,7 +440,3 @@ func newer(line []byte) bool {
 	n, err := strconv.ParseUint(string(v.V), 10, 64)
 	return err != nil || n > Version
 }
-
-// str views bytes as a string for a comparison; the compiler copies nothing
-// for it where the result does not escape.
-func str(b []byte) string { return string(b) }
