@@ -68,8 +68,9 @@ func ValidUTF8(s string) (valid string, replaced int) {
 }
 
 // A scanner walks one JSON text. With write it copies what it reads to dst,
-// without white space and with broken text replaced; without, it refuses both,
-// which is how stored lines are read. It is written by hand for three reasons:
+// without white space and with broken text replaced. Without, it refuses white
+// space and broken UTF-8, which is how stored lines are read; half a surrogate
+// pair, which no writer should have written, is sound JSON and passes. It is written by hand for three reasons:
 // a refusal must say which of the reasons of a finding it is, replaced
 // characters must be counted, and every byte of every log goes through it.
 type scanner struct {
@@ -267,29 +268,31 @@ func (s *scanner) object() Reason {
 		s.depth--
 		return ""
 	}
-	base := s.keys.n
+	base, twice := s.keys.n, -1
 	var many map[string]struct{}
 	for {
 		s.gap()
 		if s.peek() != '"' {
 			return InvalidJSON
 		}
-		at := s.pos
+		at, from := s.pos, len(s.dst)
 		if r := s.str(); r != "" {
 			return r
 		}
-		key := s.key(s.src[at+1 : s.pos-1])
+		raw := s.src[at:s.pos]
+		if s.write {
+			raw = s.dst[from:] // with what was replaced: two broken keys may become one
+		}
+		key := unquote(raw)
 		if many != nil {
-			if _, ok := many[string(key)]; ok {
-				s.pos = at
-				return DuplicateKey
+			if _, ok := many[string(key)]; ok && twice < 0 {
+				twice = at
 			}
 			many[string(key)] = struct{}{}
 		} else {
 			for i := base; i < s.keys.n; i++ {
-				if bytes.Equal(s.keys.at(i), key) {
-					s.pos = at
-					return DuplicateKey
+				if twice < 0 && bytes.Equal(s.keys.at(i), key) {
+					twice = at
 				}
 			}
 			if s.keys.push(key); s.keys.n-base == manyKeys {
@@ -314,19 +317,22 @@ func (s *scanner) object() Reason {
 		if !s.take('}') {
 			return InvalidJSON
 		}
+		if twice >= 0 { // told only here: until it is closed, it might be no object at all
+			s.pos = twice
+			return DuplicateKey
+		}
 		s.keys.cut(base)
 		s.depth--
 		return ""
 	}
 }
 
-// key gives the text of a key that str has accepted, so that "a" and "\u0061"
-// are the same key, as they are for every reader.
-func (s *scanner) key(raw []byte) []byte {
-	if bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw) {
-		return raw
+// unquote gives the text of a key that str has accepted, so that "a" and
+// "\u0061" are the same key, as they are for every reader.
+func unquote(quoted []byte) []byte {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1]
 	}
-	quoted := append(append([]byte{'"'}, raw...), '"')
 	text, _ := jsontext.AppendUnquote(nil, quoted) // an error only says that text was replaced
 	return text
 }
@@ -422,11 +428,6 @@ func escape(b []byte) (n int, lone bool) {
 func hex4(b []byte) (uint64, bool) {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return 0, false
-	}
-	for _, c := range b[2:6] {
-		if !('0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F') {
-			return 0, false
-		}
 	}
 	v, err := strconv.ParseUint(string(b[2:6]), 16, 32)
 	return v, err == nil
