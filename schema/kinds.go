@@ -292,7 +292,8 @@ func (k Kind) Info() KindInfo {
 
 // Next is the next thing to do about k, for this session where there is one.
 func (k Kind) Next(session string) string {
-	if session == "" {
+	// People paste this line into a shell, and the id may come from elsewhere.
+	if !ValidSession(session) {
 		session = "SESSION"
 	}
 	return strings.ReplaceAll(k.Info().Next, "{session}", session)
