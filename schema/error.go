@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -111,10 +112,16 @@ type ErrorBody struct {
 }
 
 // Body is err as it is shown: with details, and in them the next thing to do.
+// An error among the details shows its kind only.
 func Body(err error) ErrorBody {
 	e := AsError(err)
 	d := make(map[string]any, len(e.Details)+1)
 	for k, v := range e.Details {
+		switch err := v.(type) {
+		case Kind, Reason:
+		case error: // somebody's cause: it may name a path or a secret
+			v = string(KindOf(err))
+		}
 		d[k] = v
 	}
 	if _, ok := d["next"]; !ok {
@@ -131,19 +138,30 @@ type envelope struct {
 
 // Envelope is the JSON form of err, without a newline.
 func Envelope(err error) []byte {
-	b, e := json.Marshal(envelope{false, Body(err)}, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+	body := Body(err)
+	b, e := marshal(envelope{false, body})
 	if e != nil { // a detail that has no JSON form is a bug of the caller's, not a reason to lose the error
-		b, _ = json.Marshal(envelope{false, ErrorBody{KindOf(err), AsError(err).Message, map[string]any{}}}, jsontext.AllowInvalidUTF8(true))
+		for k, v := range body.Details {
+			if _, e := marshal(v); e != nil {
+				body.Details[k] = "(no JSON form)"
+			}
+		}
+		b, _ = marshal(envelope{false, body})
 	}
 	return b
 }
 
+func marshal(v any) ([]byte, error) {
+	return json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+}
+
 // ParseEnvelope gives the error that b is the envelope of, or nil if it is
 // none. A kind that is not in the list is kept in details.kind under
-// ToolFailed.
+// ToolFailed. Broken UTF-8 becomes U+FFFD: an error must not pass for an
+// answer because its message was cut inside a character.
 func ParseEnvelope(b []byte) error {
 	var v envelope
-	if json.Unmarshal(b, &v) != nil || v.OK || v.Error.Kind == "" {
+	if json.Unmarshal(b, &v, jsontext.AllowInvalidUTF8(true)) != nil || v.OK || v.Error.Kind == "" {
 		return nil
 	}
 	return v.Error.Err()
@@ -151,7 +169,7 @@ func ParseEnvelope(b []byte) error {
 
 // Err is the error that b shows.
 func (b ErrorBody) Err() error {
-	e := &Error{Kind: b.Kind, Message: b.Message, Details: b.Details}
+	e := &Error{Kind: b.Kind, Message: b.Message, Details: maps.Clone(b.Details)}
 	if !e.Kind.Known() {
 		e.With("kind", string(e.Kind)).Kind = ToolFailed
 	}

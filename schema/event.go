@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"io"
 	"strconv"
 	"strings"
 
@@ -118,11 +117,14 @@ var fields = map[string]spec{
 	TypeHistoryRewind:     parseSpec("to_seq!n reason:s"),
 	TypeSessionEnded:      parseSpec("outcome!s reason:s"),
 	TypeDeadLetter:        parseSpec("call_id:s reason!s deliveries!n message!?"),
-	TypeNote:              {},
+	TypeNote:              parseSpec(""),
 }
 
+// everywhere lists the fields that the data of any event may have.
+const everywhere = " actor:o origin:o replaced:n blobs:a"
+
 func parseSpec(text string) (s spec) {
-	for f := range strings.FieldsSeq(text) {
+	for f := range strings.FieldsSeq(text + everywhere) {
 		if name, kind, ok := strings.Cut(f, "!"); ok {
 			s.fields = append(s.fields, want{name, kind[0], true})
 		} else if name, kind, ok := strings.Cut(f, ":"); ok {
@@ -186,6 +188,9 @@ func CheckData(typ string, data []byte) error {
 				continue
 			}
 			have[i] = true
+			if w.kind == 's' && w.required && string(v) == `""` { // an empty call id or reason says nothing
+				return bad(key, "is empty")
+			}
 			if !fits(v, w) {
 				return bad(key, "must be "+kindName[w.kind])
 			}
@@ -207,12 +212,10 @@ func CheckData(typ string, data []byte) error {
 
 var kindName = map[byte]string{'s': "a string", 'n': "a number from 0, without fraction", 'b': "true or false", 'o': "an object", 'a': "an array"}
 
-// fits also refuses the empty string where a string is required: an empty
-// call id or reason says nothing.
 func fits(v jsontext.Value, w want) bool {
 	switch w.kind {
 	case 's':
-		return v[0] == '"' && (len(v) > 2 || !w.required)
+		return v[0] == '"'
 	case 'n':
 		_, err := strconv.ParseUint(string(v), 10, 63)
 		return err == nil
@@ -239,7 +242,7 @@ func oneOf(allowed []string, v jsontext.Value) bool {
 // standard decoder would let "CALL_ID" overwrite "call_id", and then two
 // readers had two truths.
 func Unmarshal(data []byte, v any) error {
-	if err := json.Unmarshal(data, v); err != nil && err != io.EOF {
+	if err := json.Unmarshal(data, v, jsontext.AllowInvalidUTF8(true)); err != nil {
 		return Errorf(InvalidArgs, "data does not fit its type").Cause(err)
 	}
 	return nil

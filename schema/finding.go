@@ -56,8 +56,8 @@ type Finding struct {
 	Detail   string `json:"detail"`  // for people
 	// The numbers around a hole, 0 where there is none or where no event is
 	// missing.
-	LastGoodSeq uint64 `json:"last_good_seq,omitempty"`
-	NextGoodSeq uint64 `json:"next_good_seq,omitempty"`
+	LastGoodSeq uint64 `json:"last_good_seq,omitzero"`
+	NextGoodSeq uint64 `json:"next_good_seq,omitzero"`
 }
 
 // SeverityOf is the severity of findings of kind k. A log is not in order

@@ -68,8 +68,9 @@ func ValidUTF8(s string) (valid string, replaced int) {
 }
 
 // A scanner walks one JSON text. With write it copies what it reads to dst,
-// without white space and with broken text replaced; without, it refuses both,
-// which is how stored lines are read. It is written by hand for three reasons:
+// without white space and with broken text replaced. Without, it refuses white
+// space and broken UTF-8, which is how stored lines are read; half a surrogate
+// pair, which no writer should have written, is sound JSON and passes. It is written by hand for three reasons:
 // a refusal must say which of the reasons of a finding it is, replaced
 // characters must be counted, and every byte of every log goes through it.
 type scanner struct {
@@ -78,7 +79,37 @@ type scanner struct {
 	depth    int
 	replaced int
 	write    bool
-	keys     [][]byte // decoded keys of the objects that are open, innermost last
+	keys     keyStack
+}
+
+// A keyStack holds the decoded keys of the objects that are open, innermost
+// last. The first few lie in the stack itself, so that most lines are read
+// without an allocation.
+type keyStack struct {
+	n    int
+	few  [32][]byte
+	more [][]byte
+}
+
+func (k *keyStack) at(i int) []byte {
+	if i < len(k.few) {
+		return k.few[i]
+	}
+	return k.more[i-len(k.few)]
+}
+
+func (k *keyStack) push(key []byte) {
+	if k.n < len(k.few) {
+		k.few[k.n] = key
+	} else {
+		k.more = append(k.more, key)
+	}
+	k.n++
+}
+
+func (k *keyStack) cut(n int) {
+	k.n = n
+	k.more = k.more[:max(0, n-len(k.few))]
 }
 
 func (s *scanner) refuse(r Reason) error {
@@ -237,35 +268,37 @@ func (s *scanner) object() Reason {
 		s.depth--
 		return ""
 	}
-	base := len(s.keys)
+	base, twice := s.keys.n, -1
 	var many map[string]struct{}
 	for {
 		s.gap()
 		if s.peek() != '"' {
 			return InvalidJSON
 		}
-		at := s.pos
+		at, from := s.pos, len(s.dst)
 		if r := s.str(); r != "" {
 			return r
 		}
-		key := s.key(s.src[at+1 : s.pos-1])
+		raw := s.src[at:s.pos]
+		if s.write {
+			raw = s.dst[from:] // with what was replaced: two broken keys may become one
+		}
+		key := unquote(raw)
 		if many != nil {
-			if _, ok := many[string(key)]; ok {
-				s.pos = at
-				return DuplicateKey
+			if _, ok := many[string(key)]; ok && twice < 0 {
+				twice = at
 			}
 			many[string(key)] = struct{}{}
 		} else {
-			for _, k := range s.keys[base:] {
-				if bytes.Equal(k, key) {
-					s.pos = at
-					return DuplicateKey
+			for i := base; i < s.keys.n; i++ {
+				if twice < 0 && bytes.Equal(s.keys.at(i), key) {
+					twice = at
 				}
 			}
-			if s.keys = append(s.keys, key); len(s.keys)-base == manyKeys {
+			if s.keys.push(key); s.keys.n-base == manyKeys {
 				many = make(map[string]struct{}, 4*manyKeys)
-				for _, k := range s.keys[base:] {
-					many[string(k)] = struct{}{}
+				for i := base; i < s.keys.n; i++ {
+					many[string(s.keys.at(i))] = struct{}{}
 				}
 			}
 		}
@@ -284,19 +317,22 @@ func (s *scanner) object() Reason {
 		if !s.take('}') {
 			return InvalidJSON
 		}
-		s.keys = s.keys[:base]
+		if twice >= 0 { // told only here: until it is closed, it might be no object at all
+			s.pos = twice
+			return DuplicateKey
+		}
+		s.keys.cut(base)
 		s.depth--
 		return ""
 	}
 }
 
-// key gives the text of a key that str has accepted, so that "a" and "\u0061"
-// are the same key, as they are for every reader.
-func (s *scanner) key(raw []byte) []byte {
-	if bytes.IndexByte(raw, '\\') < 0 && utf8.Valid(raw) {
-		return raw
+// unquote gives the text of a key that str has accepted, so that "a" and
+// "\u0061" are the same key, as they are for every reader.
+func unquote(quoted []byte) []byte {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return quoted[1 : len(quoted)-1]
 	}
-	quoted := append(append([]byte{'"'}, raw...), '"')
 	text, _ := jsontext.AppendUnquote(nil, quoted) // an error only says that text was replaced
 	return text
 }
@@ -392,11 +428,6 @@ func escape(b []byte) (n int, lone bool) {
 func hex4(b []byte) (uint64, bool) {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return 0, false
-	}
-	for _, c := range b[2:6] {
-		if !('0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F') {
-			return 0, false
-		}
 	}
 	v, err := strconv.ParseUint(string(b[2:6]), 16, 32)
 	return v, err == nil

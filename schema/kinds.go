@@ -110,25 +110,25 @@ const (
 
 // Kinds that agents write about their model provider and that steno carries.
 const (
-	ProviderHTTPError            Kind = "provider_http_error"
-	ModelNotSupported            Kind = "model_not_supported"
-	UsageLimitReached            Kind = "usage_limit_reached"
-	RateLimited                  Kind = "rate_limited"
-	Network                      Kind = "network"
-	ProviderRefusal              Kind = "provider_refusal"
-	UnsupportedTransport         Kind = "unsupported_transport"
-	UnsupportedBackendCapability Kind = "unsupported_backend_capability"
-	ContextOverflow              Kind = "context_overflow"
-	StreamIdleTimeout            Kind = "stream_idle_timeout"
-	InsecureAuthTransport        Kind = "insecure_auth_transport"
-	TokenRequestFailed           Kind = "token_request_failed"
-	NoAccountID                  Kind = "no_account_id"
-	InvalidResponse              Kind = "invalid_response"
-	CorruptAuth                  Kind = "corrupt_auth"
-	AuthReadFailed               Kind = "auth_read_failed"
-	AuthWriteFailed              Kind = "auth_write_failed"
-	DeviceAuthFailed             Kind = "device_auth_failed"
-	DeviceCodeUnsupported        Kind = "device_code_unsupported"
+	ProviderHTTPError            Kind = "provider_http_error"            // the provider answered with an HTTP error
+	ModelNotSupported            Kind = "model_not_supported"            // the provider does not have the model
+	UsageLimitReached            Kind = "usage_limit_reached"            // the account has used up what it may use
+	RateLimited                  Kind = "rate_limited"                   // too many requests in a short time
+	Network                      Kind = "network"                        // the provider could not be reached
+	ProviderRefusal              Kind = "provider_refusal"               // the provider declined to answer
+	UnsupportedTransport         Kind = "unsupported_transport"          // the provider does not speak this transport
+	UnsupportedBackendCapability Kind = "unsupported_backend_capability" // the provider lacks what the request needs
+	ContextOverflow              Kind = "context_overflow"               // the conversation is longer than the model takes
+	StreamIdleTimeout            Kind = "stream_idle_timeout"            // a streamed answer stopped coming
+	InsecureAuthTransport        Kind = "insecure_auth_transport"        // credentials would have gone over a plain connection
+	TokenRequestFailed           Kind = "token_request_failed"           // no access token was granted
+	NoAccountID                  Kind = "no_account_id"                  // the credentials name no account
+	InvalidResponse              Kind = "invalid_response"               // an answer of the authorization server that makes no sense
+	CorruptAuth                  Kind = "corrupt_auth"                   // stored credentials cannot be understood
+	AuthReadFailed               Kind = "auth_read_failed"               // stored credentials could not be read
+	AuthWriteFailed              Kind = "auth_write_failed"              // credentials could not be stored
+	DeviceAuthFailed             Kind = "device_auth_failed"             // a login with a device code failed
+	DeviceCodeUnsupported        Kind = "device_code_unsupported"        // the server offers no login with a device code
 )
 
 // Exit codes of the steno command. A kind has one of them.
@@ -292,7 +292,8 @@ func (k Kind) Info() KindInfo {
 
 // Next is the next thing to do about k, for this session where there is one.
 func (k Kind) Next(session string) string {
-	if session == "" {
+	// People paste this line into a shell, and the id may come from elsewhere.
+	if !ValidSession(session) {
 		session = "SESSION"
 	}
 	return strings.ReplaceAll(k.Info().Next, "{session}", session)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"math"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -130,8 +131,9 @@ func appendSum(dst []byte, at int, sum *Sum) []byte {
 // Decode reads a line, given without its newline, into e. Data aliases line.
 // It is strict: exact keys in the exact order, no white space, no key twice,
 // and what it accepts Append writes to the same bytes. The error is a Reason,
-// or the Kind UnsupportedSchemaVersion. Decoding line after line into the same
-// Event saves the allocation of equal sessions and types.
+// or the Kind UnsupportedSchemaVersion; e holds nothing of use then. Decoding
+// line after line into the same Event saves the allocation of equal sessions
+// and types.
 func (e *Event) Decode(line []byte) error {
 	if len(line) > MaxLine {
 		return OverLimit
@@ -148,12 +150,12 @@ func (e *Event) Decode(line []byte) error {
 func (e *Event) parse(line []byte) bool {
 	p := parser{b: line}
 	var session, typ []byte
-	ok := p.lit(`{"v":1,"session":"`) && p.text(&session) && ValidSession(str(session)) &&
+	ok := p.lit(`{"v":1,"session":"`) && p.text(&session) && validSession(session) &&
 		p.lit(`","seq":`) && p.uint(&e.Seq) && e.Seq > 0 &&
 		p.lit(`,"epoch":`) && p.uint(&e.Epoch) && e.Epoch > 0 &&
 		p.lit(`,"id":"`) && p.ulid(&e.ID) &&
 		p.lit(`","ts":"`) && p.time(&e.Time) &&
-		p.lit(`","type":"`) && p.text(&typ) && ValidType(str(typ)) &&
+		p.lit(`","type":"`) && p.text(&typ) && validType(typ) &&
 		p.lit(`","data":`) && p.value((*[]byte)(&e.Data))
 	if !ok {
 		return false
@@ -165,10 +167,10 @@ func (e *Event) parse(line []byte) bool {
 	if !p.lit(`,"prev":"`) || !p.sum(&e.Prev) || !p.lit(`","sum":"`) || !p.sum(&e.Sum) || !p.lit(`"}`) || len(p.b) > 0 {
 		return false
 	}
-	if e.Session != str(session) {
+	if e.Session != string(session) {
 		e.Session = string(session)
 	}
-	if e.Type != str(typ) {
+	if e.Type != string(typ) {
 		e.Type = string(typ)
 	}
 	return true
@@ -199,11 +201,14 @@ type claimBody struct {
 }
 
 // Append appends the header line, with its newline, to dst and sets c.Sum.
+// Broken UTF-8 in what the system says of the holder becomes U+FFFD. A line
+// that no reader would take is LineTooLong.
 func (c *Claim) Append(dst []byte) ([]byte, error) {
-	body, err := json.Marshal(claimBody{c.Holder})
-	if err != nil {
-		return dst, Errorf(LogEncodeFailed, "the holder has no JSON form").Cause(err)
-	}
+	h := &c.Holder
+	var holder, body Object
+	holder.Text("id", h.ID).Text("host", h.Host).Text("boot_id", h.BootID).
+		Raw("pid", strconv.AppendInt(nil, int64(h.PID), 10)).Text("pid_started", h.PIDStarted).Text("program", h.Program)
+	body.Raw("holder", holder.Bytes())
 	at := len(dst)
 	dst = append(dst, `{"v":1,"session":"`...)
 	dst = append(dst, c.Session...)
@@ -212,7 +217,10 @@ func (c *Claim) Append(dst []byte) ([]byte, error) {
 	dst = append(dst, `,"ts":"`...)
 	dst = c.Time.UTC().AppendFormat(dst, TimeFormat)
 	dst = append(dst, `","claim":`...)
-	dst = append(dst, body...)
+	dst = append(dst, body.Bytes()...)
+	if n := len(dst) - at + sumLen; n > MaxLine {
+		return dst[:at], Errorf(LineTooLong, "the header line would have %d bytes, more than %d", n, MaxLine)
+	}
 	return appendSum(dst, at, &c.Sum), nil
 }
 
@@ -223,15 +231,15 @@ func DecodeClaim(line []byte, session string, epoch uint64) (Claim, error) {
 	var name, body []byte
 	p := parser{b: line}
 	ok := len(line) <= MaxLine &&
-		p.lit(`{"v":1,"session":"`) && p.text(&name) && string(name) == session &&
-		p.lit(`","epoch":`) && p.uint(&c.Epoch) && c.Epoch == epoch &&
+		p.lit(`{"v":1,"session":"`) && p.text(&name) && string(name) == session && validSession(name) &&
+		p.lit(`","epoch":`) && p.uint(&c.Epoch) && c.Epoch == epoch && epoch > 0 &&
 		p.lit(`,"ts":"`) && p.time(&c.Time) &&
 		p.lit(`","claim":`) && p.value(&body) && body[0] == '{' &&
 		p.lit(`,"sum":"`) && p.sum(&c.Sum) && p.lit(`"}`) && len(p.b) == 0 &&
 		sha256.Sum256(line[:len(line)-sumLen]) == c.Sum
 	if ok {
 		var b claimBody
-		if json.Unmarshal(body, &b) == nil {
+		if json.Unmarshal(body, &b, jsontext.AllowInvalidUTF8(true)) == nil {
 			c.Session, c.Holder = session, b.Holder
 			return c, nil
 		}
@@ -247,7 +255,7 @@ func DecodeClaim(line []byte, session string, epoch uint64) (Claim, error) {
 type parser struct{ b []byte }
 
 func (p *parser) lit(s string) bool {
-	if len(p.b) < len(s) || str(p.b[:len(s)]) != s {
+	if len(p.b) < len(s) || string(p.b[:len(s)]) != s {
 		return false
 	}
 	p.b = p.b[len(s):]
@@ -265,16 +273,19 @@ func (p *parser) text(out *[]byte) bool {
 }
 
 func (p *parser) uint(out *uint64) bool {
-	i := 0
+	i, v := 0, uint64(0)
 	for i < len(p.b) && '0' <= p.b[i] && p.b[i] <= '9' {
-		i++
+		d := uint64(p.b[i] - '0')
+		if v > (math.MaxInt64-d)/10 {
+			return false
+		}
+		i, v = i+1, 10*v+d
 	}
 	if i == 0 || i > 1 && p.b[0] == '0' {
 		return false
 	}
-	v, err := strconv.ParseUint(str(p.b[:i]), 10, 63)
 	*out, p.b = v, p.b[i:]
-	return err == nil
+	return true
 }
 
 func (p *parser) ulid(out *ulid.ULID) bool {
@@ -367,7 +378,7 @@ func diagnose(line []byte) error {
 		}
 		return InvalidJSON
 	}
-	if bytes.TrimLeft(line, " \t\r")[0] != '{' {
+	if bytes.TrimLeft(line, " \t\r\n")[0] != '{' {
 		return NotAnObject
 	}
 	if newer(line) {
@@ -400,24 +411,33 @@ func nesting(b []byte) int {
 // glued reports whether a whole JSON text that begins like a line stands on
 // the line together with something else.
 func glued(line []byte) bool {
-	// Bounded, since each try may read the whole line and the line is hostile.
 	mark := []byte(`{"v":`)
-	for at, try := 1, 0; at < len(line) && try < 16; at, try = at+1, try+1 {
-		i := bytes.Index(line[at:], mark)
+	var buf []byte
+	// Bounded, since each try may read the whole line and the line is hostile.
+	for at, budget := 0, 4*len(line); budget > 0; {
+		s := scanner{src: line[at:], dst: buf, write: true, depth: -1}
+		s.space()
+		whole := s.value() == ""
+		budget -= s.pos
+		buf = s.dst[:0]
+		next := at + 1
+		if whole {
+			s.space()
+			end := at + s.pos
+			if at == 0 && bytes.HasPrefix(line[end:], mark) || at > 0 && end == len(line) {
+				return true
+			}
+			if at > 0 {
+				next = end // a record inside this one cannot end the line either
+			}
+		}
+		i := bytes.Index(line[next:], mark)
 		if i < 0 {
 			return false
 		}
-		at += i
-		if isJSON(line[at:]) || isJSON(line[:at]) {
-			return true
-		}
+		at = next + i
 	}
 	return false
-}
-
-func isJSON(b []byte) bool {
-	_, _, err := Compact(nil, b, 0)
-	return err == nil
 }
 
 // newer reports whether a JSON object has a v larger than ours.
@@ -425,7 +445,8 @@ func newer(line []byte) bool {
 	var v struct {
 		V jsontext.Value `json:"v"`
 	}
-	if json.Unmarshal(line, &v) != nil || len(v.V) == 0 {
+	// Half a surrogate pair is no reason to hide the version.
+	if !utf8.Valid(line) || json.Unmarshal(line, &v, jsontext.AllowInvalidUTF8(true)) != nil || len(v.V) == 0 {
 		return false
 	}
 	for _, c := range v.V {
@@ -436,7 +457,3 @@ func newer(line []byte) bool {
 	n, err := strconv.ParseUint(string(v.V), 10, 64)
 	return err != nil || n > Version
 }
-
-// str views bytes as a string for a comparison; the compiler copies nothing
-// for it where the result does not escape.
-func str(b []byte) string { return string(b) }

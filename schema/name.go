@@ -9,7 +9,9 @@ import (
 
 // ValidSession reports whether id can name a session: one file name and one
 // NATS token, [A-Za-z0-9][A-Za-z0-9_-]{0,127}.
-func ValidSession(id string) bool {
+func ValidSession(id string) bool { return validSession(id) }
+
+func validSession[T string | []byte](id T) bool {
 	if len(id) < 1 || len(id) > 128 || id[0] == '_' || id[0] == '-' {
 		return false
 	}
@@ -54,8 +56,10 @@ func ValidToolName(name string) bool {
 
 // ValidType reports whether typ can be the type of an event:
 // [a-z][a-z0-9_]*(\.[a-z0-9_]+)*, at most 64 bytes.
-func ValidType(typ string) bool {
-	if typ == "" || len(typ) > 64 || typ[0] < 'a' || typ[0] > 'z' {
+func ValidType(typ string) bool { return validType(typ) }
+
+func validType[T string | []byte](typ T) bool {
+	if len(typ) == 0 || len(typ) > 64 || typ[0] < 'a' || typ[0] > 'z' {
 		return false
 	}
 	part := 0
