@@ -1,0 +1,26 @@
+package replay
+
+import (
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/schema"
+)
+
+// PatchOf is a JSON document as the state would hold it, null members too,
+// which no merge patch can make.
+func PatchOf(doc jsontext.Value) *Patch {
+	p := &Patch{}
+	var by map[string]jsontext.Value
+	if len(doc) == 0 || doc[0] != '{' || schema.Unmarshal(doc, &by) != nil {
+		p.leaf = doc
+		return p
+	}
+	p.object = map[string]*Patch{}
+	for k, v := range by {
+		p.object[k] = PatchOf(v)
+	}
+	return p
+}
+
+// Merge applies a merge patch.
+func (p *Patch) Merge(patch jsontext.Value) { p.merge(patch) }
