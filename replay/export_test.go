@@ -24,3 +24,18 @@ func PatchOf(doc jsontext.Value) *Patch {
 
 // Merge applies a merge patch.
 func (p *Patch) Merge(patch jsontext.Value) { p.merge(patch) }
+
+// Fields is what the fold reads of data, by key.
+func Fields(b []byte, keys ...string) (map[string]string, error) {
+	var d data
+	if err := d.parse(b); err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, k := range keys {
+		if v := d.field([]byte(k)); v != nil && *v != nil {
+			out[k] = string(*v)
+		}
+	}
+	return out, nil
+}

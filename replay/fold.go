@@ -1,73 +1,12 @@
 package replay
 
 import (
-	"bytes"
 	"strconv"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/schema"
 )
-
-// data has the fields that the fold looks at, of all types together. They are
-// kept as they are written: a key that a type does not know is ignored, so it
-// must not matter that another type has it with another kind of value.
-type data struct {
-	CallID     jsontext.Value `json:"call_id"`
-	Name       jsontext.Value `json:"name"`
-	ArgsSHA256 jsontext.Value `json:"args_sha256"`
-	DryRun     jsontext.Value `json:"dry_run"`
-	Decision   jsontext.Value `json:"decision"`
-	Gate       jsontext.Value `json:"gate"`
-	By         jsontext.Value `json:"by"`
-	Attempt    jsontext.Value `json:"attempt"`
-	Executor   jsontext.Value `json:"executor"`
-	OK         jsontext.Value `json:"ok"`
-	Error      jsontext.Value `json:"error"`
-	ExitCode   jsontext.Value `json:"exit_code"`
-	DurationUS jsontext.Value `json:"duration_us"`
-	Synthetic  jsontext.Value `json:"synthetic"`
-	Supersedes jsontext.Value `json:"supersedes"`
-	How        jsontext.Value `json:"how"`
-	Workspace  jsontext.Value `json:"workspace"`
-	Labels     jsontext.Value `json:"labels"`
-	Parent     jsontext.Value `json:"parent"`
-	TaskKind   jsontext.Value `json:"task_kind"`
-	Phase      jsontext.Value `json:"phase"`
-	To         jsontext.Value `json:"to"`
-	Patch      jsontext.Value `json:"patch"`
-	Model      jsontext.Value `json:"model"`
-	Tokens     jsontext.Value `json:"tokens"`
-	ToSeq      jsontext.Value `json:"to_seq"`
-	Outcome    jsontext.Value `json:"outcome"`
-	Reason     jsontext.Value `json:"reason"`
-}
-
-// parse reads data. A stored line may hold half a surrogate pair, which no
-// writer of ours lets in; it is read as U+FFFD.
-func (d *data) parse(b []byte) error {
-	if err := json.Unmarshal(b, d, jsontext.AllowInvalidUTF8(true)); err != nil {
-		return schema.Errorf(schema.InvalidArgs, "data is not an object").Cause(err)
-	}
-	return nil
-}
-
-// answer is the result that the fold makes of a tool_result.
-func (d *data) answer(e *schema.Event) *CallResult {
-	r := &CallResult{Seq: e.Seq, Sum: e.Sum, Time: e.Time, Attempt: number(d.Attempt), OK: isTrue(d.OK),
-		Duration: number(d.DurationUS), Synthetic: isTrue(d.Synthetic)}
-	if n, err := strconv.ParseInt(string(d.ExitCode), 10, 64); err == nil {
-		r.ExitCode = &n
-	}
-	var body struct {
-		Kind jsontext.Value `json:"kind"`
-	}
-	if len(d.Error) > 0 && json.Unmarshal(d.Error, &body, jsontext.AllowInvalidUTF8(true)) == nil {
-		r.Kind = schema.Kind(text(body.Kind))
-	}
-	return r
-}
 
 // A batch is what the events of one append add while they are checked, before
 // any of them is applied.
@@ -311,32 +250,4 @@ func (s *State) addUsage(model string, tokens jsontext.Value) {
 			u.Tokens[k] += n
 		}
 	}
-}
-
-// valid copies JSON, with U+FFFD for half a surrogate pair, so that the state
-// can always be encoded.
-func valid(v jsontext.Value) jsontext.Value {
-	if bytes.Contains(v, []byte(`\u`)) {
-		if b, _, err := schema.Compact(nil, v, 1); err == nil {
-			return b
-		}
-	}
-	return bytes.Clone(v)
-}
-
-// number gives a number that CheckData has seen, 0 for none.
-func number(v jsontext.Value) uint64 {
-	n, _ := strconv.ParseUint(string(v), 10, 63)
-	return n
-}
-
-func isTrue(v jsontext.Value) bool { return string(v) == "true" }
-
-// text gives a JSON string's text, and other JSON as it is written.
-func text(v jsontext.Value) string {
-	if len(v) == 0 || v[0] != '"' {
-		return string(v)
-	}
-	b, _ := jsontext.AppendUnquote(nil, v) // an error only says that text was replaced
-	return string(b)
 }
