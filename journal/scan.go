@@ -247,7 +247,7 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 			if b := s.byEpoch[p.Epoch]; b != nil {
 				b.pin = &pin{len: b.size, size: b.size, seq: p.Seq, sum: p.Sum}
 				if p.Len != nil && p.Size != nil { // a stream store has neither
-					b.pin.len, b.pin.size = *p.Len, *p.Size
+					b.pin.len, b.pin.size = max(0, *p.Len), max(0, *p.Size)
 				}
 			}
 		}

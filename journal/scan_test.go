@@ -49,6 +49,8 @@ var damages = []struct {
 		[]place{{kind: corrupt, reason: schema.InvalidUTF8, segment: 1, line: 4, last: 2, next: 4}}, []uint64{3}},
 	{"zeros in a durable line", func(s segments) { s.replace(1, 4, "hello", "h\x00\x00lo") },
 		[]place{{kind: corrupt, reason: schema.NULBytes, segment: 1, line: 4, last: 2, next: 4}}, []uint64{3}},
+	{"zeros in a durable line of the open segment", func(s segments) { s.replace(3, 4, "thanks", "th\x00nks") },
+		[]place{{kind: corrupt, reason: schema.NULBytes, segment: 3, line: 4, last: 13, next: 15}}, []uint64{14}},
 	{"a newline between two lines that became another byte", func(s segments) {
 		line := s.line(1, 4)
 		line[len(line)-1] = 'x' // in place
