@@ -165,6 +165,9 @@ func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
 // trust bytes that a seal written in between leaves out.
 func (s *Scan) survey(ctx context.Context) error {
 	for try := 0; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		moved, err := s.surveyOnce(ctx)
 		if err != nil && !errors.Is(err, schema.NotFound) || err != nil && try == 0 {
 			return err

@@ -125,6 +125,10 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 	s.end = 0
 	var e schema.Event
 	for !s.stop && s.err == nil && r.next() {
+		if err := ctx.Err(); err != nil {
+			s.fail(err)
+			break
+		}
 		if !r.whole {
 			s.tail(ctx, g, r)
 			break

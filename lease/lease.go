@@ -86,7 +86,7 @@ func (s Status) Err(session string) error {
 // product; nothing outside tests sets a field.
 type Faults struct {
 	Write func(f *os.File, b []byte) (int, error) // instead of f.Write
-	Sync  func(f *os.File) error                  // instead of the sync of a segment
+	Sync  func(f *os.File) error                  // instead of every sync, of a segment and of a folder
 	Check func(real func() error) error           // around the successor check
 	At    func(point string)                      // called between the steps: claimed, written, synced, checked
 }
@@ -95,6 +95,13 @@ func (f *Faults) at(point string) {
 	if f != nil && f.At != nil {
 		f.At(point)
 	}
+}
+
+func (f *Faults) sync(file *os.File, real func() error) error {
+	if f != nil && f.Sync != nil {
+		return f.Sync(file)
+	}
+	return real()
 }
 
 // A Segment is a slot that is taken.

@@ -60,7 +60,7 @@ func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) {
 	if err := s.write(header); err != nil {
 		return fail(err)
 	}
-	if err := s.sync(f.Sync); err != nil {
+	if err := s.sync(f, f.Sync); err != nil {
 		return fail(err)
 	}
 	if err := publish(d, tmp, s.name); err != nil {
@@ -96,7 +96,7 @@ func (d *Dir) Settle(epoch uint64) (size int64, err error) {
 	if err != nil {
 		return 0, readFailed(d.name, err)
 	}
-	if err := f.Sync(); err != nil {
+	if err := d.faults.sync(f, f.Sync); err != nil {
 		return 0, schema.Errorf(schema.SyncFailed, "segment %06d of session %s cannot be synced: %s", epoch, d.name, cause(err)).
 			With("session", d.name).With("segment", epoch).Cause(err)
 	}
@@ -130,14 +130,14 @@ func (s *Slot) append(lines []byte) error {
 	if s.fresh {
 		// The first line after the claim is the seal: with it the file's name,
 		// and for a new session the folder's name, must become durable.
-		if err := s.sync(s.file.Sync); err != nil {
+		if err := s.sync(s.file, s.file.Sync); err != nil {
 			return err
 		}
 		if err := s.syncNames(); err != nil {
 			return err
 		}
 		s.fresh = false
-	} else if err := s.sync(func() error { return dataSync(s.file) }); err != nil {
+	} else if err := s.sync(s.file, func() error { return dataSync(s.file) }); err != nil {
 		return err
 	}
 	s.dir.faults.at("synced")
@@ -169,30 +169,28 @@ func (s *Slot) write(b []byte) error {
 	return schema.AsError(writeFailed(s.dir.name, "a write failed", err)).With("outcome", outcome).With("epoch", s.epoch)
 }
 
-func (s *Slot) sync(real func() error) error {
-	if f := s.dir.faults; f != nil && f.Sync != nil {
-		real = func() error { return f.Sync(s.file) }
-	}
-	if err := real(); err != nil {
-		return schema.Errorf(schema.SyncFailed, "session %s: a sync failed: %s", s.dir.name, cause(err)).
-			With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown").Cause(err)
+func (s *Slot) sync(f *os.File, real func() error) error {
+	if err := s.dir.faults.sync(f, real); err != nil {
+		return s.syncFailed(err)
 	}
 	return nil
 }
 
+func (s *Slot) syncFailed(err error) error {
+	return schema.Errorf(schema.SyncFailed, "session %s: a sync failed: %s", s.dir.name, cause(err)).
+		With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown").Cause(err)
+}
+
 func (s *Slot) syncNames() error {
-	err := s.dir.self.Sync()
-	if err == nil && s.epoch == 1 {
-		var parent *os.File
-		if parent, err = s.dir.parent.Open("."); err == nil {
-			err = errors.Join(parent.Sync(), parent.Close())
-		}
+	if err := s.sync(s.dir.self, s.dir.self.Sync); err != nil || s.epoch > 1 {
+		return err
 	}
+	parent, err := s.dir.parent.Open(".")
 	if err != nil {
-		return schema.Errorf(schema.SyncFailed, "session %s: the folder cannot be synced: %s", s.dir.name, cause(err)).
-			With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown").Cause(err)
+		return s.syncFailed(err)
 	}
-	return nil
+	defer parent.Close()
+	return s.sync(parent, parent.Sync)
 }
 
 // Check is the successor check: nobody has claimed the next slot, the file at

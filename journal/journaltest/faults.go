@@ -1,0 +1,337 @@
+package journaltest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"steno/journal"
+	"steno/lease"
+)
+
+// Points at which a writer can be interrupted. Those from Claimed on are the
+// ones that package lease names.
+const (
+	Write   = "write"   // before a write, that of the claim too
+	Sync    = "sync"    // before a sync, of a segment or a folder
+	Claimed = "claimed" // the claim has its slot and is not sealed
+	Written = "written" // lines are written and not synced
+	Synced  = "synced"  // lines are synced and the successor not looked for
+	Checked = "checked" // lines are recorded and nobody is told
+)
+
+// ErrDisk is what a disk answers that a test has broken.
+var ErrDisk = errors.New("the disk says no")
+
+// Faults stands between a store and the kernel. Until it is told otherwise it
+// lets everything through and only counts. Its methods may be called at any
+// time and from any goroutine; a count that they take begins at the call.
+type Faults struct {
+	mu      sync.Mutex
+	seen    map[string]int
+	bytes   int
+	actions map[string][]action
+	hold    *Hold
+	noSync  bool
+	noCheck bool
+	files   []*synced
+}
+
+type action struct {
+	at int // count of the point
+	do func(f *os.File) error
+}
+
+// synced is what a disk must still have after a power cut.
+type synced struct {
+	info  os.FileInfo
+	size  int64           // of a segment
+	names map[string]bool // of a folder
+}
+
+// Faulty returns the same store with faults before it.
+func Faulty(f *journal.Files) (*journal.Files, *Faults) {
+	x := &Faults{seen: map[string]int{}, actions: map[string][]action{}}
+	return f.WithFaults(&lease.Faults{Write: x.write, Sync: x.sync, Check: x.check, At: func(point string) { x.pass(point, nil) }}), x
+}
+
+// pass counts a point and does what is to be done there, outside the lock.
+func (x *Faults) pass(point string, f *os.File) (err error) {
+	x.mu.Lock()
+	x.seen[point]++
+	var due []action
+	for _, a := range x.actions[point] {
+		if a.at == x.seen[point] {
+			due = append(due, a)
+		}
+	}
+	x.mu.Unlock()
+	for _, a := range due {
+		err = errors.Join(err, a.do(f))
+	}
+	return err
+}
+
+func (x *Faults) add(point string, n int, do func(f *os.File) error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.actions[point] = append(x.actions[point], action{x.seen[point] + n, do})
+}
+
+// Seen is how often a point was passed.
+func (x *Faults) Seen(point string) int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.seen[point]
+}
+
+// Bytes is how many bytes were written.
+func (x *Faults) Bytes() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.bytes
+}
+
+// At calls f when a point is passed for the n-th time from now; 1 is the next.
+func (x *Faults) At(point string, n int, f func()) {
+	x.add(point, n, func(*os.File) error { f(); return nil })
+}
+
+// FailWrite makes the n-th write store nothing and fail.
+func (x *Faults) FailWrite(n int, err error) {
+	x.add(Write, n, func(*os.File) error { return err })
+}
+
+// ShortWrite makes the n-th write store only its first bytes, with an error or,
+// if err is nil, without a word.
+func (x *Faults) ShortWrite(n, keep int, err error) {
+	x.add(Write, n, func(*os.File) error { return &shortWrite{keep, err} })
+}
+
+type shortWrite struct {
+	keep int
+	err  error
+}
+
+func (*shortWrite) Error() string { return "short write" }
+
+// FailSync makes the n-th sync fail. What was written stays readable, as it
+// does in the page cache.
+func (x *Faults) FailSync(n int, err error) {
+	x.add(Sync, n, func(*os.File) error { return err })
+}
+
+// LoseSync makes the n-th sync fail and what it should have stored read as
+// zeros from then on, as it does when the page cache is dropped. The next sync
+// succeeds.
+func (x *Faults) LoseSync(n int, err error) {
+	x.add(Sync, n, func(f *os.File) error {
+		fi, e := f.Stat()
+		if e != nil {
+			return e
+		}
+		x.mu.Lock()
+		kept := x.kept(fi).size
+		x.mu.Unlock()
+		return errors.Join(err, f.Truncate(kept), f.Truncate(fi.Size()))
+	})
+}
+
+// LeaveOutSync makes every sync from now on answer success and do nothing.
+func (x *Faults) LeaveOutSync() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.noSync = true
+}
+
+// LeaveOutCheck makes every successor check from now on find nothing.
+func (x *Faults) LeaveOutCheck() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.noCheck = true
+}
+
+// A Hold keeps syncs waiting.
+type Hold struct {
+	waiting, released chan struct{}
+	first, last       sync.Once
+}
+
+// Waiting is closed once a sync is waiting.
+func (h *Hold) Waiting() <-chan struct{} { return h.waiting }
+
+// Release lets all syncs go on. It may be called twice.
+func (h *Hold) Release() { h.last.Do(func() { close(h.released) }) }
+
+// HoldSync makes every sync from now on wait for its Release, at the latest
+// until the test ends.
+func (x *Faults) HoldSync(t testing.TB) *Hold {
+	h := &Hold{waiting: make(chan struct{}), released: make(chan struct{})}
+	t.Cleanup(h.Release)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.hold = h
+	return h
+}
+
+func (x *Faults) write(f *os.File, b []byte) (n int, err error) {
+	short := (*shortWrite)(nil)
+	if err := x.pass(Write, f); errors.As(err, &short) {
+		b = b[:min(short.keep, len(b))]
+	} else if err != nil {
+		return 0, err
+	}
+	n, err = f.Write(b)
+	x.mu.Lock()
+	x.bytes += n
+	x.mu.Unlock()
+	if short != nil && err == nil {
+		err = short.err
+	}
+	return n, err
+}
+
+func (x *Faults) sync(f *os.File) error {
+	x.mu.Lock()
+	noSync, hold := x.noSync, x.hold
+	x.mu.Unlock()
+	if noSync {
+		return nil
+	}
+	if err := x.pass(Sync, f); err != nil {
+		return err
+	}
+	if hold != nil {
+		hold.first.Do(func() { close(hold.waiting) })
+		<-hold.released
+	}
+	// What is noted before the sync is the least that is durable after it.
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	names := map[string]bool{}
+	if fi.IsDir() {
+		list, err := os.ReadDir(f.Name())
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			names[e.Name()] = true
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k := x.kept(fi)
+	k.size, k.names = fi.Size(), names
+	return nil
+}
+
+func (x *Faults) kept(fi os.FileInfo) *synced {
+	for _, k := range x.files {
+		if os.SameFile(k.info, fi) {
+			return k
+		}
+	}
+	k := &synced{info: fi}
+	x.files = append(x.files, k)
+	return k
+}
+
+func (x *Faults) check(real func() error) error {
+	x.mu.Lock()
+	noCheck := x.noCheck
+	x.mu.Unlock()
+	if noCheck {
+		return nil
+	}
+	return real()
+}
+
+// What a disk has, after a power cut, of bytes that were written and never
+// synced.
+const (
+	CutAbsent = iota // nothing
+	CutZeros         // their place, with zeros in it
+	CutHalf          // the first half
+	Cuts             // how many ways there are
+)
+
+// PowerCut copies the store as a power cut would leave it: of every segment
+// the bytes that a sync has stored and, in the way that cut says, those that
+// none has; of every folder the names that a sync of the folder has stored.
+// Killing a process shows none of this, since the page cache outlives it.
+func (x *Faults) PowerCut(t testing.TB, store *journal.Files, cut int) *journal.Files {
+	t.Helper()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	to := t.TempDir()
+	from := store.Dir()
+	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		if x.forgotten(path) {
+			if d.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if fi.IsDir() {
+			return os.MkdirAll(filepath.Join(to, rel), 0o700)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if filepath.Ext(path) == ".jsonl" {
+			kept := min(x.kept(fi).size, int64(len(b)))
+			switch cut {
+			case CutAbsent:
+				b = b[:kept]
+			case CutZeros:
+				clear(b[kept:])
+			case CutHalf:
+				b = b[:kept+(int64(len(b))-kept)/2]
+			}
+		}
+		return os.WriteFile(filepath.Join(to, rel), b, 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(to, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	f, err := journal.OpenFiles(to, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// forgotten reports whether a name below sessions was never stored by a sync of
+// its folder. The store's own files are made before faults can be told of them.
+func (x *Faults) forgotten(path string) bool {
+	dir := filepath.Dir(path)
+	if filepath.Base(dir) != "sessions" && filepath.Base(filepath.Dir(dir)) != "sessions" {
+		return false
+	}
+	fi, err := os.Stat(dir)
+	return err == nil && !x.kept(fi).names[filepath.Base(path)]
+}

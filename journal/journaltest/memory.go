@@ -1,0 +1,217 @@
+package journaltest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/oklog/ulid/v2"
+
+	"steno/journal"
+	"steno/lease"
+	"steno/schema"
+)
+
+// Memory is a store that passes TestStore and keeps nothing. It is for tests
+// that read thousands of damaged logs, and it is the second store that keeps
+// the suite from being about files.
+type Memory struct {
+	id string
+
+	mu       sync.Mutex
+	sessions map[string]map[uint64]*memorySegment
+}
+
+type memorySegment struct {
+	data []byte // only ever grows by append, so that a reader may keep a part of it
+	held bool
+}
+
+// NewMemory makes an empty store.
+func NewMemory() *Memory {
+	return &Memory{id: ulid.Make().String(), sessions: map[string]map[uint64]*memorySegment{}}
+}
+
+// Put makes a segment hold these bytes, with nobody holding its lock.
+func (m *Memory) Put(session string, epoch uint64, data []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.sessions[session] == nil {
+		m.sessions[session] = map[uint64]*memorySegment{}
+	}
+	m.sessions[session][epoch] = &memorySegment{data: data}
+}
+
+// ID is the store's id.
+func (m *Memory) ID() string { return m.id }
+
+// Sessions yields the ids in order.
+func (m *Memory) Sessions(ctx context.Context) iter.Seq2[string, error] {
+	m.mu.Lock()
+	names := slices.Sorted(maps.Keys(m.sessions))
+	m.mu.Unlock()
+	return func(yield func(string, error) bool) {
+		for _, name := range names {
+			if err := ctx.Err(); err != nil {
+				yield("", err)
+				return
+			}
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (m *Memory) session(id string) (map[uint64]*memorySegment, error) {
+	if err := schema.CheckSession(id); err != nil {
+		return nil, err
+	}
+	s := m.sessions[id]
+	if s == nil {
+		return nil, schema.Errorf(schema.NotFound, "there is no session %s", id).With("session", id)
+	}
+	return s, nil
+}
+
+func (m *Memory) segment(id string, epoch uint64) (*memorySegment, error) {
+	s, err := m.session(id)
+	if err != nil {
+		return nil, err
+	}
+	if s[epoch] == nil {
+		return nil, schema.Errorf(schema.NotFound, "session %s has no segment %d", id, epoch).With("session", id)
+	}
+	return s[epoch], nil
+}
+
+// Segments lists the segments, oldest first.
+func (m *Memory) Segments(_ context.Context, session string) ([]lease.Segment, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, err := m.session(session)
+	if err != nil {
+		return nil, err
+	}
+	var list []lease.Segment
+	for _, epoch := range slices.Sorted(maps.Keys(s)) {
+		list = append(list, lease.Segment{Epoch: epoch, Size: int64(len(s[epoch].data))})
+	}
+	return list, nil
+}
+
+// Read reads a segment from an offset.
+func (m *Memory) Read(_ context.Context, session string, epoch uint64, offset int64) (io.ReadCloser, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g, err := m.segment(session, epoch)
+	if err != nil {
+		return nil, err
+	}
+	if offset < 0 {
+		return nil, schema.Errorf(schema.LogReadFailed, "a segment begins at 0").With("session", session)
+	}
+	return io.NopCloser(bytes.NewReader(g.data[min(offset, int64(len(g.data))):])), nil
+}
+
+// Lease derives the state of a session's newest segment.
+func (m *Memory) Lease(_ context.Context, session string) (lease.Status, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, err := m.session(session)
+	if err != nil {
+		return lease.Status{}, err
+	}
+	if len(s) == 0 {
+		return lease.Status{State: lease.Available}, nil
+	}
+	st := lease.Status{Epoch: slices.Max(slices.Collect(maps.Keys(s)))}
+	g := s[st.Epoch]
+	first, _, _ := bytes.Cut(g.data, []byte("\n"))
+	claim, err := schema.DecodeClaim(first, session, st.Epoch)
+	if err == nil {
+		st.Holder = &claim.Holder
+	}
+	var last schema.Event
+	body, ok := bytes.CutSuffix(g.data, []byte("\n"))
+	released := ok && last.Decode(body[bytes.LastIndexByte(body, '\n')+1:]) == nil && last.Type == schema.TypeWriterReleased
+	switch {
+	case g.held:
+		st.State, st.Kind = lease.Active, schema.SessionWriterActive
+	case err != nil:
+		st.State, st.Kind = lease.Ambiguous, schema.SessionWriterAmbiguous
+	case released:
+		st.State = lease.Available
+	default:
+		st.State, st.Kind = lease.Stale, schema.SessionWriterStale
+	}
+	return st, nil
+}
+
+// Claim takes a free slot.
+func (m *Memory) Claim(_ context.Context, session string, epoch uint64, header []byte) (journal.Writer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := schema.CheckSession(session); err != nil {
+		return nil, err
+	}
+	if m.sessions[session] == nil && epoch == 1 {
+		m.sessions[session] = map[uint64]*memorySegment{}
+	}
+	s, err := m.session(session)
+	if err != nil {
+		return nil, err
+	}
+	if s[epoch] != nil {
+		return nil, schema.Errorf(schema.AlreadyExists, "epoch %d of session %s is claimed", epoch, session).With("session", session)
+	}
+	s[epoch] = &memorySegment{data: bytes.Clone(header), held: true}
+	return &memoryWriter{store: m, session: session, epoch: epoch}, nil
+}
+
+type memoryWriter struct {
+	store   *Memory
+	session string
+	epoch   uint64
+	dead    error
+}
+
+func (w *memoryWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	g, err := w.store.segment(w.session, epoch)
+	if err != nil {
+		return 0, err
+	}
+	return int64(len(g.data)), nil
+}
+
+func (w *memoryWriter) Append(_ context.Context, lines []byte) (journal.Outcome, error) {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	if w.dead != nil {
+		return journal.Unknown, w.dead
+	}
+	s := w.store.sessions[w.session]
+	s[w.epoch].data = append(s[w.epoch].data, lines...)
+	if s[w.epoch+1] != nil {
+		w.dead = schema.Errorf(schema.SessionWriterLost, "epoch %d of session %s is claimed", w.epoch+1, w.session).
+			With("session", w.session).With("outcome", journal.Unknown.String())
+		return journal.Unknown, w.dead
+	}
+	return journal.Stored, nil
+}
+
+func (w *memoryWriter) Release() error {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	w.store.sessions[w.session][w.epoch].held = false
+	if w.dead == nil {
+		w.dead = schema.Errorf(schema.SessionWriterLost, "this writer is closed").With("session", w.session)
+	}
+	return nil
+}

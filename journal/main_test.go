@@ -1,0 +1,9 @@
+package journal_test
+
+import (
+	"testing"
+
+	"steno/journal/journaltest"
+)
+
+func TestMain(m *testing.M) { journaltest.Main(m, nil) }
