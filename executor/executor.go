@@ -69,6 +69,7 @@ type Executor struct {
 	calls    chan struct{} // a slot for each call that runs or waits
 	work     sync.WaitGroup
 	replies  sync.Map // reply subjects of requests that are being handled
+	ackWait  time.Duration
 
 	mu       sync.Mutex // guards the rest; never held during I/O
 	sessions map[string]*session
@@ -103,7 +104,8 @@ func New(cfg Config) (*Executor, error) {
 	if cfg.SessionCalls == 0 {
 		cfg.SessionCalls = 8
 	}
-	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls), sessions: map[string]*session{}}
+	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls),
+		ackWait: ackWait, sessions: map[string]*session{}}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
