@@ -96,7 +96,7 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 		}
 		if !x.begin() {
 			x.replies.Delete(r.Reply())
-			x.respond(r.Reply(), reply{}, schema.Errorf(schema.Unavailable, "this executor is shutting down"))
+			x.respond(r.Reply(), reply{}, goingAway(""))
 			return
 		}
 		// micro runs one handler at a time; a call may take an hour.
@@ -200,7 +200,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 		select {
 		case <-time.After(routeRetry):
 		case <-x.stopping.Done():
-			return reply{}, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", session)
+			return reply{}, goingAway(session)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func (x *Executor) pass(ctx context.Context, v verb, holder, session string, pay
 			}
 			return reply{m.Data, m.Header}, true, nil
 		case ctx.Err() != nil:
-			return reply{}, true, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", session)
+			return reply{}, true, goingAway(session)
 		case errors.Is(err, context.DeadlineExceeded):
 			// It works on it, or it is dead; the lease tells.
 			st, err := x.cfg.Store.Lease(ctx, session)
@@ -268,6 +268,7 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 	if err != nil {
 		return reply{}, err
 	}
+	defer s.leave()
 	a, err := s.do(ctx, req)
 	if err != nil {
 		return reply{}, err
@@ -276,7 +277,7 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 }
 
 // find gives a session that this process holds, and takes it unless the
-// request was meant for the holder.
+// request was meant for the holder. The caller leaves it.
 func (x *Executor) find(ctx context.Context, id string, here bool) (*session, error) {
 	if here {
 		return x.held(ctx, id)
