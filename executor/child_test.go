@@ -105,7 +105,7 @@ func childExecutor(arg []byte) error {
 		return err
 	}
 	var traps snares
-	registry, err := executor.NewRegistry(echo, effect("effect", false, c.Effects), effect("again", true, c.Effects))
+	registry, err := executor.NewRegistry(echo, effect("effect", false, c.Effects, journaltest.Say), effect("again", true, c.Effects, journaltest.Say))
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func childExecutor(arg []byte) error {
 // is there whatever becomes of the process. With "wait" in its arguments it
 // then waits, in its first attempt, until it is stopped; with "until", until
 // that file is there.
-func effect(name string, repeatable bool, file string) executor.Tool {
+func effect(name string, repeatable bool, file string, say func(string, ...any)) executor.Tool {
 	t := toolOf(name, func(ctx context.Context, c *executor.Invocation) (executor.Result, error) {
 		var args struct {
 			Wait  bool
@@ -168,7 +168,9 @@ func effect(name string, repeatable bool, file string) executor.Tool {
 		if _, err := f.WriteString(c.CallID + "\n"); err != nil {
 			return executor.Result{}, err
 		}
-		journaltest.Say("effect %s %d", c.CallID, c.Attempt)
+		if say != nil {
+			say("effect %s %d", c.CallID, c.Attempt)
+		}
 		for there := false; args.Until != "" && !there; {
 			_, err := os.Stat(args.Until)
 			if there = err == nil; !there {

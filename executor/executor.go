@@ -153,6 +153,10 @@ func (x *Executor) Drain(ctx context.Context) error {
 		x.queue.stop()
 	}
 	if x.service != nil {
+		gate, err := x.cfg.Conn.Subscribe(x.to()+">", x.putOff)
+		if err == nil {
+			defer gate.Unsubscribe()
+		}
 		errs = append(errs, x.service.Stop())
 	}
 	done := make(chan struct{})
