@@ -29,9 +29,9 @@ func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer,
 			return Answer{}, err
 		}
 	}
-	leave, err := x.enter(session)
+	leave, err := enter(x.calls)
 	if err != nil {
-		return Answer{}, err
+		return Answer{}, schema.AsError(err).With("session", session)
 	}
 	defer leave()
 	s, err := x.hold(ctx, session, nil)

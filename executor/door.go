@@ -96,15 +96,25 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 		if _, busy := x.replies.LoadOrStore(same, struct{}{}); busy && r.Reply() != "" {
 			return
 		}
-		if !x.begin() {
+		slots := x.verbs
+		if v.name == callVerb.name {
+			slots = x.calls
+		}
+		leave, err := enter(slots)
+		if err == nil && !x.begin() {
+			leave()
+			err = goingAway("")
+		}
+		if err != nil {
 			x.replies.Delete(same)
-			x.respond(r.Reply(), reply{}, goingAway(""))
+			x.respond(r.Reply(), reply{}, err)
 			return
 		}
 		// micro runs one handler at a time; a call may take an hour.
 		go func() {
 			defer x.work.Done()
 			defer x.replies.Delete(same)
+			defer leave()
 			session := ""
 			if i := strings.LastIndexByte(r.Subject(), '.'); strings.HasSuffix(r.Subject()[:i], v.name) {
 				session = r.Subject()[i+1:] // of a subject that ends in <verb>.<session>
@@ -286,11 +296,6 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 	if err != nil {
 		return reply{}, err
 	}
-	leave, err := x.enter(session)
-	if err != nil {
-		return reply{}, err
-	}
-	defer leave()
 	s, err := x.find(ctx, session, here)
 	if err != nil {
 		return reply{}, err

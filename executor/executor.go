@@ -68,9 +68,10 @@ type Executor struct {
 	stop     context.CancelFunc
 	service  micro.Service
 	queue    *queueDoor
-	calls    chan struct{} // a slot for each call that runs or waits
+	calls    chan struct{} // a slot for each call that runs or waits, here or at its holder
+	verbs    chan struct{} // a slot for each request of another kind
 	work     sync.WaitGroup
-	replies  sync.Map // reply subjects of requests that are being handled
+	replies  sync.Map // requests that are being handled
 	ackWait  time.Duration
 
 	mu       sync.Mutex // guards the rest; never held during I/O
@@ -107,7 +108,7 @@ func New(cfg Config) (*Executor, error) {
 		cfg.SessionCalls = 8
 	}
 	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls),
-		ackWait: ackWait, sessions: map[string]*session{}}
+		verbs: make(chan struct{}, maxVerbs), ackWait: ackWait, sessions: map[string]*session{}}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
@@ -264,13 +265,17 @@ func (x *Executor) retire(s *session, reason string) error {
 	return s.gave
 }
 
-// enter takes a slot for a call; leave gives it back.
-func (x *Executor) enter(session string) (leave func(), err error) {
+// maxVerbs bounds the requests in this process that are no calls. They have
+// their own room, so that calls which take long do not keep them out.
+const maxVerbs = 1024
+
+// enter takes one of these slots; leave gives it back.
+func enter(slots chan struct{}) (leave func(), err error) {
 	select {
-	case x.calls <- struct{}{}:
-		return func() { <-x.calls }, nil
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
 	default:
-		return nil, schema.Errorf(schema.Backpressure, "%d calls run or wait in this executor", x.cfg.MaxCalls).With("session", session)
+		return nil, schema.Errorf(schema.Backpressure, "%d requests run or wait in this executor", cap(slots))
 	}
 }
 

@@ -1,8 +1,11 @@
 package executor_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -20,6 +23,11 @@ func TestMain(m *testing.M) {
 type leakChecked struct{ m *testing.M }
 
 func (l leakChecked) Run() int {
+	// These tests wait for disks, processes and pauses more than they compute.
+	flag.Parse()
+	if flag.Lookup("test.parallel").Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = flag.Set("test.parallel", "8")
+	}
 	code := l.m.Run()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {

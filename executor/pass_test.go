@@ -382,3 +382,28 @@ func TestRequestsWithOneReplySubjectAreAllAnswered(t *testing.T) {
 		t.Errorf("%d calls are recorded, %d open", len(l.State.Calls), len(l.State.Open()))
 	}
 }
+
+// A call that waits at its holder takes up room here too.
+func TestCallsThatArePassedOnCountAsCalls(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	opt := journaltest.Options()
+	journaltest.OpenWith(t, p.store(), "s1", opt)
+	c := p.nats.Connect()
+	passed, err := c.SubscribeSync("steno.v1.to." + opt.Holder.ID + ".>") // a holder that never answers
+	if err == nil {
+		err = c.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := p.node([]executor.Tool{echo}, func(c *executor.Config) { c.MaxCalls = 1 })
+	if err := c.PublishRequest("steno.v1.call.s1", c.NewInbox(), []byte(`{"call_id":"c1","name":"echo"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := passed.NextMsg(journaltest.Deadline); err != nil || m.Header.Get("Steno-Hops") != "1" {
+		t.Fatalf("the holder got %v, %v", m, err)
+	}
+	_, err = ask(t, c, "steno.v1.call.s1", `{"call_id":"c2","name":"echo"}`)
+	wantErr(t, err, schema.Backpressure)
+	n.stop() // what waits for another holder is given up at once
+}

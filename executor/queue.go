@@ -144,7 +144,13 @@ func (q *queueDoor) deliver(msg jetstream.Msg) {
 		}
 	}()
 	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
-	_, err := q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
+	err := goingAway(session)
+	select {
+	case q.x.calls <- struct{}{}:
+		_, err = q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
+		<-q.x.calls
+	case <-q.x.stopping.Done():
+	}
 	stop()
 	switch disposition(err) {
 	case ack:
