@@ -144,7 +144,7 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 		m, err := sub.NextMsgWithContext(wait)
 		cancel()
 		switch {
-		case errors.Is(err, nats.ErrNoResponders), err == nil && m.Header.Get("Status") == "503":
+		case errors.Is(err, nats.ErrNoResponders):
 		case err == nil:
 			if m.Header.Get(HeaderErrorKind) == "" {
 				return m, nil

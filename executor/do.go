@@ -29,15 +29,16 @@ func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer,
 			return Answer{}, err
 		}
 	}
-	leave, err := x.enter(session)
+	leave, err := enter(x.calls)
 	if err != nil {
-		return Answer{}, err
+		return Answer{}, schema.AsError(err).With("session", session)
 	}
 	defer leave()
 	s, err := x.hold(ctx, session, nil)
 	if err != nil {
 		return Answer{}, err
 	}
+	defer s.leave()
 	return s.do(ctx, req)
 }
 
@@ -150,7 +151,7 @@ func (s *session) stopped() error {
 	if err := s.journal.Err(); err != nil {
 		return err
 	}
-	return schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", s.id)
+	return goingAway(s.id)
 }
 
 // admit says whether a call may run: the tool exists and the arguments fit.

@@ -69,7 +69,7 @@ func (x *Executor) serve() error {
 			micro.WithEndpointMetadata(map[string]string{"request": request, "answer": answer, "errors": errorSchema}))
 		err = svc.AddEndpoint(name, handle, opts...)
 	}
-	to := p + "to." + x.cfg.Holder.ID + "."
+	to := x.to()
 	alone := micro.WithEndpointQueueGroupDisabled()
 	add("call", p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
 	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(verb{"open", (*Executor).runOpen, false}, false))
@@ -86,39 +86,67 @@ func (x *Executor) serve() error {
 	return nil
 }
 
-// asked is what makes two requests the same.
-type asked struct {
-	subject, reply string
-	payload        [sha256.Size]byte
-}
-
 // handle makes the handler of an endpoint. direct endpoints are addressed to
 // this very process.
 func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 	return func(r micro.Request) {
 		// A request that is repeated while we work on it is answered once: the
 		// answer goes to the same place.
-		key := asked{r.Subject(), r.Reply(), sha256.Sum256(r.Data())}
-		if _, busy := x.replies.LoadOrStore(key, nil); busy {
+		same := repeatOf(r.Reply(), r.Subject(), r.Data())
+		if _, busy := x.replies.LoadOrStore(same, struct{}{}); busy && r.Reply() != "" {
 			return
 		}
-		if !x.begin() {
-			x.replies.Delete(key)
-			x.respond(r.Reply(), reply{}, schema.Errorf(schema.Unavailable, "this executor is shutting down"))
+		slots := x.verbs
+		if v.name == callVerb.name {
+			slots = x.calls
+		}
+		leave, err := enter(slots)
+		if err == nil && !x.begin() {
+			leave()
+			err = goingAway("")
+		}
+		if err != nil {
+			x.replies.Delete(same)
+			x.respond(r.Reply(), reply{}, err)
 			return
 		}
 		// micro runs one handler at a time; a call may take an hour.
 		go func() {
 			defer x.work.Done()
-			defer x.replies.Delete(key)
+			defer x.replies.Delete(same)
+			defer leave()
 			session := ""
 			if i := strings.LastIndexByte(r.Subject(), '.'); strings.HasSuffix(r.Subject()[:i], v.name) {
 				session = r.Subject()[i+1:] // of a subject that ends in <verb>.<session>
 			}
+			// What is no number is a request that nobody has passed on yet.
 			hops, _ := strconv.Atoi(nats.Header(r.Headers()).Get(headerHops))
-			out, err := x.route(x.ctx, v, session, r.Data(), hops, direct)
+			out, err := x.route(x.ctx, v, session, r.Data(), max(0, hops), direct)
 			x.respond(r.Reply(), out, err)
 		}()
+	}
+}
+
+// A repeat is what two requests have in common that are the same one. Others
+// may well want their answers at the same place.
+type repeat struct {
+	reply, subject string
+	payload        [sha256.Size]byte
+}
+
+func repeatOf(reply, subject string, payload []byte) repeat {
+	return repeat{reply, subject, sha256.Sum256(payload)}
+}
+
+// to begins the subjects that lead to this very process.
+func (x *Executor) to() string { return x.cfg.Prefix + ".v1.to." + x.cfg.Holder.ID + "." }
+
+// putOff answers requests to this very process while it drains: until its
+// leases are released others can only send here what they cannot do. What it
+// still works on gets its answer.
+func (x *Executor) putOff(m *nats.Msg) {
+	if _, busy := x.replies.Load(repeatOf(m.Reply, m.Subject, m.Data)); !busy {
+		x.respond(m.Reply, reply{}, goingAway(""))
 	}
 }
 
@@ -178,37 +206,38 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 	if err := schema.CheckSession(session); err != nil {
 		return reply{}, err
 	}
-	for try := 0; ; {
+	for try := 0; ; try++ {
 		out, err := v.run(x, ctx, session, payload, false)
-		holder := holderOf(err)
-		switch {
-		case errors.Is(err, schema.SessionWriterActive) && holder != "" && holder != x.cfg.Holder.ID:
+		if holder := holderOf(err); errors.Is(err, schema.SessionWriterActive) && holder != "" && holder != x.cfg.Holder.ID {
 			if hops >= maxHops {
 				return reply{}, schema.Errorf(schema.Unavailable, "the request was passed on %d times without reaching the holder of session %s", hops, session).
 					With("session", session)
 			}
 			var reached bool
-			if out, reached, err = x.pass(x.stopping, v, holder, session, payload, hops); reached {
-				if !errors.Is(err, schema.SessionWriterLost) {
-					return out, err
-				}
-				// It has lost the session; somebody else has it, or it is free.
-			} else if err == nil {
-				err = schema.Errorf(schema.SessionWriterActive, "another process holds session %s and does not listen here", session).
-					With("session", session).With("holder", holder)
+			var passed error
+			if out, reached, passed = x.pass(x.stopping, v, holder, session, payload, hops); reached {
+				err = passed
 			}
-		case errors.Is(err, schema.SessionWriterLost):
-			// We lost it. Whoever has it now knows what became of the request.
-		default:
+			if reached && !errors.Is(err, schema.SessionWriterLost) {
+				return out, err
+			}
+			// It is gone, or it does not listen here, or it has lost the session
+			// and somebody else has it, or nobody.
+		} else if !errors.Is(err, schema.SessionWriterLost) {
 			return out, err
 		}
-		if try++; try > routeTries {
+		// Where we lost it ourselves, whoever has it now knows what became of
+		// the request.
+		if try == routeTries {
+			if errors.Is(err, schema.SessionWriterLost) {
+				err = schema.Errorf(schema.Unavailable, "session %s does not stay with any holder", session).With("session", session)
+			}
 			return reply{}, err
 		}
 		select {
 		case <-time.After(routeRetry):
 		case <-x.stopping.Done():
-			return reply{}, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", session)
+			return reply{}, goingAway(session)
 		}
 	}
 }
@@ -232,7 +261,7 @@ func (x *Executor) pass(ctx context.Context, v verb, holder, session string, pay
 		m, err := sub.NextMsgWithContext(wait)
 		cancel()
 		switch {
-		case err == nil && m.Header.Get("Status") == "503":
+		case errors.Is(err, nats.ErrNoResponders):
 			return reply{}, false, nil
 		case err == nil:
 			if kind := m.Header.Get(HeaderErrorKind); kind != "" {
@@ -242,7 +271,7 @@ func (x *Executor) pass(ctx context.Context, v verb, holder, session string, pay
 			}
 			return reply{m.Data, m.Header}, true, nil
 		case ctx.Err() != nil:
-			return reply{}, true, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", session)
+			return reply{}, true, goingAway(session)
 		case errors.Is(err, context.DeadlineExceeded):
 			// It works on it, or it is dead; the lease tells.
 			st, err := x.cfg.Store.Lease(ctx, session)
@@ -267,15 +296,11 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 	if err != nil {
 		return reply{}, err
 	}
-	leave, err := x.enter(session)
-	if err != nil {
-		return reply{}, err
-	}
-	defer leave()
 	s, err := x.find(ctx, session, here)
 	if err != nil {
 		return reply{}, err
 	}
+	defer s.leave()
 	a, err := s.do(ctx, req)
 	if err != nil {
 		return reply{}, err
@@ -284,7 +309,7 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 }
 
 // find gives a session that this process holds, and takes it unless the
-// request was meant for the holder.
+// request was meant for the holder. The caller leaves it.
 func (x *Executor) find(ctx context.Context, id string, here bool) (*session, error) {
 	if here {
 		return x.held(ctx, id)

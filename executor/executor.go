@@ -20,6 +20,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,9 +68,11 @@ type Executor struct {
 	stop     context.CancelFunc
 	service  micro.Service
 	queue    *queueDoor
-	calls    chan struct{} // a slot for each call that runs or waits
+	calls    chan struct{} // a slot for each call that runs or waits, here or at its holder
+	verbs    chan struct{} // a slot for each request of another kind
 	work     sync.WaitGroup
-	replies  sync.Map // asked: requests that are being handled
+	replies  sync.Map // requests that are being handled
+	ackWait  time.Duration
 
 	mu       sync.Mutex // guards the rest; never held during I/O
 	sessions map[string]*session
@@ -103,7 +107,8 @@ func New(cfg Config) (*Executor, error) {
 	if cfg.SessionCalls == 0 {
 		cfg.SessionCalls = 8
 	}
-	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls), sessions: map[string]*session{}}
+	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls),
+		verbs: make(chan struct{}, maxVerbs), ackWait: ackWait, sessions: map[string]*session{}}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
@@ -149,6 +154,10 @@ func (x *Executor) Drain(ctx context.Context) error {
 		x.queue.stop()
 	}
 	if x.service != nil {
+		gate, err := x.cfg.Conn.Subscribe(x.to()+">", x.putOff)
+		if err == nil {
+			defer gate.Unsubscribe()
+		}
 		errs = append(errs, x.service.Stop())
 	}
 	done := make(chan struct{})
@@ -161,14 +170,10 @@ func (x *Executor) Drain(ctx context.Context) error {
 	}
 	x.cancel(errDraining)
 	x.mu.Lock()
-	var open []*session
-	for _, s := range x.sessions {
-		open = append(open, s)
-	}
-	clear(x.sessions)
+	open := slices.Collect(maps.Values(x.sessions))
 	x.mu.Unlock()
 	for _, s := range open {
-		errs = append(errs, s.release("drained"))
+		errs = append(errs, x.retire(s, "drained"))
 	}
 	// Whoever asked has an answer on the wire before the connection goes.
 	errs = append(errs, x.cfg.Conn.FlushTimeout(2*time.Second))
@@ -176,88 +181,101 @@ func (x *Executor) Drain(ctx context.Context) error {
 }
 
 // hold returns the session open for writing in this process, and opens it if
-// nobody holds it. create is nil for a session that must be there. The errors
-// are those of journal.Open.
+// nobody holds it. create is nil for a session that must be there. The caller
+// leaves the session when it no longer uses it. The errors are those of
+// journal.Open.
 func (x *Executor) hold(ctx context.Context, id string, create *OpenRequest) (*session, error) {
 	for {
 		x.mu.Lock()
 		if x.draining {
 			x.mu.Unlock()
-			return nil, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", id)
+			return nil, goingAway(id)
 		}
 		s := x.sessions[id]
-		mine := s == nil
-		if mine {
-			s = newSession(x, id)
+		if s == nil {
+			s = newSession(x, id, create)
 			x.sessions[id] = s
+			x.work.Add(1)
+			go func() {
+				defer x.work.Done()
+				s.live()
+			}()
 		}
+		s.users++
 		x.mu.Unlock()
-		if mine {
-			s.err = s.open(ctx, create)
-			if s.err != nil {
-				x.forget(s)
-			}
-			close(s.ready)
-			return s, s.err
-		}
-		select {
-		case <-s.ready:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if s.err != nil {
-			if create != nil && errors.Is(s.err, schema.NotFound) {
-				continue // the one before us was not to make the session; we are
-			}
-			return nil, s.err
-		}
-		if s.journal.Err() == nil {
+		err := s.await(ctx)
+		if err == nil && s.sound() {
 			return s, nil
 		}
-		x.forget(s) // it has failed or lost meanwhile; look again
+		s.leave()
+		switch {
+		case err == nil: // it has failed or was lost meanwhile; look again once it is gone
+			x.retire(s, "")
+		case errors.Is(err, schema.NotFound) && create != nil && s.create == nil:
+			// the one before us was not to make the session; we are
+		default:
+			return nil, err
+		}
 	}
 }
 
-// forget drops a session that can no longer be written from the table and
-// gives its lock back.
-func (x *Executor) forget(s *session) {
-	x.mu.Lock()
-	if x.sessions[s.id] == s {
-		delete(x.sessions, s.id)
-	}
-	x.mu.Unlock()
-	if err := s.close(); err != nil {
-		x.log.Warn("a session could not be closed", "session", s.id, "err", err)
-	}
-}
-
-// held returns the session if this process holds it, without opening it.
+// held returns the session if this process holds it, without opening it. The
+// caller leaves it. Where it returns SessionWriterLost the lease has been given
+// back.
 func (x *Executor) held(ctx context.Context, id string) (*session, error) {
+	lost := schema.Errorf(schema.SessionWriterLost, "this executor does not hold session %s", id).With("session", id)
 	x.mu.Lock()
 	s := x.sessions[id]
-	x.mu.Unlock()
-	lost := schema.Errorf(schema.SessionWriterLost, "this executor does not hold session %s", id).With("session", id)
 	if s == nil {
+		x.mu.Unlock()
 		return nil, lost
 	}
-	select {
-	case <-s.ready:
-	case <-ctx.Done():
+	s.users++
+	x.mu.Unlock()
+	err := s.await(ctx)
+	if err == nil && s.sound() {
+		return s, nil
+	}
+	s.leave()
+	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if s.err != nil || s.journal.Err() != nil {
-		return nil, lost
-	}
-	return s, nil
+	x.retire(s, "")
+	return nil, lost
 }
 
-// enter takes a slot for a call; leave gives it back.
-func (x *Executor) enter(session string) (leave func(), err error) {
+// retire takes a session out of the table once it has given back its lease, so
+// that nobody opens it anew before: in good order with a reason, else without
+// a word. It returns when that is done, whoever does it.
+func (x *Executor) retire(s *session, reason string) error {
+	s.retired.Do(func() {
+		if s.journal != nil && !s.sound() {
+			err := s.journal.Err()
+			x.log.Error("a session can no longer be written here", "session", s.id, "epoch", s.journal.Epoch(),
+				"kind", schema.KindOf(err), "err", err)
+		}
+		s.gave = s.close(reason)
+		x.mu.Lock()
+		delete(x.sessions, s.id)
+		x.mu.Unlock()
+		if s.gave != nil {
+			x.log.Warn("a session was not given back in good order", "session", s.id, "err", s.gave)
+		}
+	})
+	return s.gave
+}
+
+// maxVerbs bounds the requests in this process that are no calls. They have
+// their own room, so that calls which take long do not keep them out.
+const maxVerbs = 1024
+
+// enter takes one of these slots; leave gives it back.
+func enter(slots chan struct{}) (leave func(), err error) {
 	select {
-	case x.calls <- struct{}{}:
-		return func() { <-x.calls }, nil
+	case slots <- struct{}{}:
+		return func() { <-slots }, nil
 	default:
-		return nil, schema.Errorf(schema.Backpressure, "%d calls run or wait in this executor", x.cfg.MaxCalls).With("session", session)
+		return nil, schema.Errorf(schema.Backpressure, "%d requests run or wait in this executor", cap(slots))
 	}
 }
 
@@ -282,6 +300,15 @@ func prefix(p string) (string, error) {
 		}
 	}
 	return p, nil
+}
+
+// goingAway refuses what a drain leaves to others.
+func goingAway(session string) error {
+	e := schema.Errorf(schema.Unavailable, "this executor is shutting down")
+	if session != "" {
+		e.With("session", session)
+	}
+	return e
 }
 
 func unavailable(what string, err error) error {

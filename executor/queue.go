@@ -68,7 +68,7 @@ func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 		}
 	}
 	q.consumer, err = js.CreateOrUpdateConsumer(ctx, StreamQueue, jetstream.ConsumerConfig{Durable: consumer,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: 1 << 14, MaxDeliver: -1})
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: x.ackWait, MaxAckPending: 1 << 14, MaxDeliver: -1})
 	if err != nil {
 		return nil, unavailable("the queue's consumer cannot be used", err)
 	}
@@ -132,7 +132,7 @@ func (q *queueDoor) deliver(msg jetstream.Msg) {
 	alive, stop := context.WithCancel(context.Background())
 	defer stop()
 	go func() {
-		t := time.NewTicker(ackWait / 3)
+		t := time.NewTicker(q.x.ackWait / 3)
 		defer t.Stop()
 		for {
 			select {
@@ -144,7 +144,13 @@ func (q *queueDoor) deliver(msg jetstream.Msg) {
 		}
 	}()
 	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
-	_, err := q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
+	err := goingAway(session)
+	select {
+	case q.x.calls <- struct{}{}:
+		_, err = q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
+		<-q.x.calls
+	case <-q.x.stopping.Done():
+	}
 	stop()
 	how := disposition(err)
 	if how == again && q.x.stopping.Err() != nil {

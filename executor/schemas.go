@@ -65,8 +65,6 @@ func (x *Executor) sameStore(ctx context.Context) error {
 			return nil
 		case err != nil:
 			return unavailable("the broker does not answer", err)
-		case m.Header.Get("Status") == "503":
-			return nil
 		}
 		var info micro.Info
 		if json.Unmarshal(bytes.TrimSpace(m.Data), &info) != nil {

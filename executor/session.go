@@ -13,14 +13,19 @@ import (
 )
 
 // A session is one that this process holds, from the moment it begins to open
-// it. Locks are taken in the order mu, then the journal's own.
+// it. Locks are taken in the order mu, then the executor's or the journal's.
 type session struct {
-	id    string
-	x     *Executor
-	ready chan struct{} // closed once open has returned
-	err   error         // why it could not be opened; set before ready is closed
+	id     string
+	x      *Executor
+	create *OpenRequest  // nil if it must be there
+	ready  chan struct{} // closed once it is open or cannot be opened
+	err    error         // why it could not be opened; set before ready is closed
 
-	// Set by open and not changed afterwards.
+	retired sync.Once
+	gave    error // what went wrong when it was given back; set by retired
+	users   int   // who uses it now; guarded by the executor's mu
+
+	// Set before ready is closed and not changed afterwards.
 	journal   *journal.Journal
 	workspace *Workspace // nil if the session has none
 	noSpace   error      // why it has one and it cannot be opened
@@ -47,21 +52,37 @@ type flight struct {
 
 func (f *flight) hasBegun() { f.once.Do(func() { close(f.begun) }) }
 
-func newSession(x *Executor, id string) *session {
-	s := &session{id: id, x: x, ready: make(chan struct{}), settled: make(chan struct{}),
+// newSession makes a session that live will open; live uses it until it is settled.
+func newSession(x *Executor, id string, create *OpenRequest) *session {
+	s := &session{id: id, x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}),
 		slots: make(chan struct{}, x.cfg.SessionCalls), flights: map[string]*flight{}}
 	s.ctx, s.cancel = context.WithCancelCause(x.ctx)
 	return s
 }
 
-// open acquires the session, folds its log and begins to settle its open
-// calls.
-func (s *session) open(ctx context.Context, create *OpenRequest) error {
-	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish}
-	if create != nil {
-		opt.Create, opt.Started = true, create.started()
+// live opens the session and settles its open calls.
+func (s *session) live() {
+	defer s.leave()
+	if s.err = s.open(); s.err != nil {
+		s.x.retire(s, "") // out of the table before anybody can look again
+		close(s.ready)
+		return
 	}
-	j, err := journal.Open(ctx, s.x.cfg.Store, s.id, opt)
+	close(s.ready)
+	s.settleAll()
+}
+
+// open acquires the session and folds its log. Whoever asked for it first may
+// go away; others may wait for it by now.
+func (s *session) open() error {
+	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish}
+	if s.create != nil {
+		opt.Create, opt.Started = true, s.create.started()
+	}
+	j, err := journal.Open(s.ctx, s.x.cfg.Store, s.id, opt)
+	if s.ctx.Err() != nil && err != nil {
+		return goingAway(s.id)
+	}
 	if err != nil {
 		return err
 	}
@@ -76,14 +97,27 @@ func (s *session) open(ctx context.Context, create *OpenRequest) error {
 		s.workspace, s.noSpace = OpenWorkspace(dir, s.x.cfg.Protect...)
 	}
 	s.x.log.Info("holds a session", "session", s.id, "epoch", j.Epoch(), "how", j.How())
-	if !s.x.begin() {
-		return errors.Join(j.Release(ctx, "drained"), schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", s.id))
-	}
-	go func() {
-		defer s.x.work.Done()
-		s.settleAll()
-	}()
 	return nil
+}
+
+// await returns once the session is open, or why it cannot be opened.
+func (s *session) await(ctx context.Context) error {
+	select {
+	case <-s.ready:
+		return s.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// sound reports whether the session, which is open, can still be written.
+func (s *session) sound() bool { return s.journal.Err() == nil }
+
+// leave says that one of its users no longer needs the session.
+func (s *session) leave() {
+	s.x.mu.Lock()
+	s.users--
+	s.x.mu.Unlock()
 }
 
 // publish tells everybody about a durable event.
@@ -99,33 +133,25 @@ func (s *session) view(f func(*replay.State)) {
 	s.journal.View(func(st journal.State) { f(st.(*replay.State)) })
 }
 
-// append records entries. An error that ends the journal also ends the tools
-// that run for the session here: their results can no longer be recorded.
+// append records entries. After an error that ends the journal the results of
+// the tools that run here for the session can no longer be recorded, so they
+// are stopped, and the session is given back at once: whoever is asked for it
+// next may be another process.
 func (s *session) append(entries ...journal.Entry) ([]journal.Record, error) {
 	r, err := s.journal.Append(context.Background(), entries...) // what is handed over is not taken back
-	if err != nil && s.journal.Err() != nil {
-		s.x.log.Error("a session can no longer be written here", "session", s.id, "epoch", s.journal.Epoch(),
-			"kind", schema.KindOf(err), "err", err)
-		s.cancel(err)
-		// The lock goes back at once: as long as it is held others are sent here.
-		s.x.forget(s)
+	if err != nil && !s.sound() {
+		s.x.retire(s, "")
 	}
 	return r, err
 }
 
-// release ends the session here in good order.
-func (s *session) release(reason string) error {
-	<-s.ready
-	if s.journal == nil || s.journal.Err() != nil {
-		return s.close()
-	}
-	return errors.Join(s.journal.Release(context.Background(), reason), s.close())
-}
-
-// close gives the lock and the workspace back.
-func (s *session) close() error {
+// close gives the lease and the workspace back.
+func (s *session) close(reason string) error {
 	s.cancel(errDraining)
 	var errs []error
+	if s.journal != nil && reason != "" && s.sound() {
+		errs = append(errs, s.journal.Release(context.Background(), reason))
+	}
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())
 	}
@@ -152,7 +178,7 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 	}
 	if !s.x.begin() {
 		s.mu.Unlock()
-		return nil, schema.Errorf(schema.Unavailable, "this executor is shutting down").With("session", s.id)
+		return nil, goingAway(s.id)
 	}
 	f := &flight{call: call, begun: make(chan struct{}), done: make(chan struct{})}
 	s.flights[call.CallID] = f
@@ -171,8 +197,12 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 
 // end records session_ended. Calls that are open would lose their results by
 // it, so it is refused while there are any.
-func (s *session) end(req EndRequest) (journal.Record, error) {
-	<-s.settled
+func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, error) {
+	select {
+	case <-s.settled:
+	case <-ctx.Done():
+		return journal.Record{}, ctx.Err()
+	}
 	s.mu.Lock()
 	open := len(s.flights)
 	if open == 0 {

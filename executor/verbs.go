@@ -102,6 +102,7 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 		if err == nil {
 			a.Created = s.journal.How() == schema.HowNew
 			s.view(tell)
+			s.leave()
 			return a, head, nil
 		}
 		// Another process is making the same session; it is there in a moment.
@@ -122,6 +123,7 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 func (x *Executor) look(ctx context.Context, id string, use func(*replay.State)) error {
 	if s, err := x.held(ctx, id); err == nil {
 		s.view(use)
+		s.leave()
 		return nil
 	}
 	st := replay.New()
@@ -228,6 +230,7 @@ func (x *Executor) runAppend(ctx context.Context, session string, payload []byte
 	if err != nil {
 		return reply{}, err
 	}
+	defer s.leave()
 	records, err := s.append(entries...)
 	if err != nil {
 		return reply{}, err
@@ -256,7 +259,8 @@ func (x *Executor) runEnd(ctx context.Context, session string, payload []byte, h
 	if err != nil {
 		return reply{}, err
 	}
-	r, err := s.end(req)
+	defer s.leave()
+	r, err := s.end(ctx, req)
 	if err != nil {
 		return reply{}, err
 	}

@@ -32,7 +32,7 @@ const Deadline = 30 * time.Second
 // Main is for TestMain. It runs the tests, or, in a child process that Start
 // has made of the same binary, the role it was started for. The role "writer"
 // is always there.
-func Main(m *testing.M, roles map[string]func(arg []byte) error) {
+func Main(m interface{ Run() int }, roles map[string]func(arg []byte) error) {
 	role := os.Getenv(roleEnv)
 	if role == "" {
 		os.Exit(m.Run())

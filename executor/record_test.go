@@ -1,0 +1,254 @@
+package executor_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"steno/executor"
+	"steno/journal/journaltest"
+	"steno/schema"
+)
+
+// What leaves an executor while a sync is held up, or left out: an answer, an
+// event, an acknowledgement of the queue.
+type leaks struct{ answer, event, ack bool }
+
+// leaksOf makes a call whose result is written and whose sync waits, and says
+// what was told about it meanwhile. It then lets the sync go on, and everything
+// must be told. Through the queue door there is no answer.
+func leaksOf(t *testing.T, queue, leaveOutSync bool) (l leaks) {
+	p := placeOn(t, journaltest.StartNATS(t, journaltest.NATSOptions{JetStream: queue}), t.TempDir())
+	held := newCounter(true)
+	n := p.node([]executor.Tool{held.tool("held", false)}, func(c *executor.Config) { c.Queue = queue })
+	n.open("s1")
+	conn := p.nats.Connect()
+	events, err := conn.SubscribeSync("steno.v1.event.s1.tool_result")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := conn.SubscribeSync(conn.NewInbox())
+	if err == nil {
+		err = conn.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting := func() uint64 {
+		if !queue {
+			return 0
+		}
+		return inStream(t, conn, executor.StreamQueue)
+	}
+	if queue {
+		err = n.client.Enqueue(within(t), "s1", request("c1", "held", `{}`))
+	} else {
+		err = conn.PublishRequest("steno.v1.call.s1", answers.Subject, []byte(`{"call_id":"c1","name":"held"}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the tool", held.begun)
+
+	written := make(chan struct{})
+	n.faults.At(journaltest.Written, 1, func() { close(written) })
+	hold := n.faults.HoldSync(t)
+	if leaveOutSync {
+		n.faults.LeaveOutSync()
+	}
+	close(held.hold)
+	wait(t, "the write of the result", written)
+	if p.result("s1", "c1") == nil {
+		t.Fatal("the result is not in the file")
+	}
+	if leaveOutSync {
+		eventually(t, "a leak", func() bool {
+			l = leaks{!queue && pending(t, answers) > 0, pending(t, events) > 0, queue && waiting() == 0}
+			return l == leaks{!queue, true, queue}
+		})
+		return l
+	}
+	wait(t, "a sync that waits", hold.Waiting())
+	// Nobody can show that nothing comes, so it gets the time that it took, ten
+	// times over, in the run that leaves the sync out.
+	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if err := conn.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		l.answer = l.answer || pending(t, answers) > 0
+		l.event = l.event || pending(t, events) > 0
+		l.ack = l.ack || queue && waiting() == 0
+	}
+	hold.Release()
+	if _, err := events.NextMsg(journaltest.Deadline); err != nil {
+		t.Fatalf("after the sync there is no event: %v", err)
+	}
+	if queue {
+		eventually(t, "the acknowledgement", func() bool { return waiting() == 0 })
+	} else if m, err := answers.NextMsg(journaltest.Deadline); err != nil {
+		t.Fatalf("after the sync there is no answer: %v", err)
+	} else {
+		p.wantRecorded("s1", executor.Answer{CallID: "c1", Data: m.Data})
+	}
+	return l
+}
+
+func pending(t *testing.T, s *nats.Subscription) int {
+	t.Helper()
+	n, _, err := s.Pending()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// inStream is how many messages are in a stream.
+func inStream(t *testing.T, conn *nats.Conn, name string) uint64 {
+	t.Helper()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := js.Stream(within(t), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.CachedInfo().State.Msgs
+}
+
+func TestNothingIsToldBeforeTheSync(t *testing.T) {
+	for name, queue := range map[string]bool{"request door": false, "queue door": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if l := leaksOf(t, queue, false); l != (leaks{}) {
+				t.Errorf("before the sync: %+v", l)
+			}
+			// The same check notices if the sync is left out.
+			if l := leaksOf(t, queue, true); l != (leaks{answer: !queue, event: true, ack: queue}) {
+				t.Errorf("without the sync the check found only %+v", l)
+			}
+		})
+	}
+}
+
+func TestAFailedSyncAcknowledgesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		append     int // which append of the call, 1 its start and 2 its result
+		repeatable bool
+		want       schema.Kind
+		after      schema.Kind // of the result that is recorded afterwards
+		runs       int
+	}{
+		"start of a call":                        {1, false, schema.SyncFailed, schema.Interrupted, 0},
+		"start of a repeatable call":             {1, true, schema.SyncFailed, "", 1},
+		"result of a call":                       {2, false, schema.ToolResultRecordFailed, "", 1},
+		"result of a repeatable call":            {2, true, schema.ToolResultRecordFailed, "", 1},
+		"result of a call, and nothing is there": {3, false, schema.ToolResultRecordFailed, schema.Interrupted, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, journaltest.NATSOptions{})
+			count := newCounter(false)
+			tools := []executor.Tool{count.tool("count", c.repeatable), echo}
+			n := p.node(tools)
+			n.open("s1")
+			n.open("s2")
+			before := n.call("s1", "before", "echo", `{"a":1}`)
+			events, err := n.conn.SubscribeSync("steno.v1.event.s1.>")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.append == 3 { // the write fails, and leaves half a line
+				n.faults.ShortWrite(2, 100, journaltest.ErrDisk)
+			} else {
+				n.faults.FailSync(c.append, journaltest.ErrDisk)
+			}
+			_, err = n.Do(within(t), "s1", request("c1", "count", `{}`))
+			wantErr(t, err, c.want)
+			if err := n.conn.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := pending(t, events), 3*(min(c.append, 2)-1); got != want {
+				t.Errorf("%d events were published, want %d", got, want)
+			}
+			// The service is up, other sessions are not touched.
+			n.call("s2", "c1", "echo", `{}`)
+			// The next request opens the session again and settles. It may come
+			// through an executor that did not hold it.
+			other := p.node(tools)
+			a, err := other.client.Call(within(t), "s1", request("c1", "count", `{}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantKindOfResult(t, a.Data, c.after)
+			p.wantRecorded("s1", a)
+			if got := count.of("c1"); got != c.runs {
+				t.Errorf("the tool ran %d times, want %d", got, c.runs)
+			}
+			if again := n.call("s1", "before", "echo", `{"a":1}`); string(again.Data) != string(before.Data) {
+				t.Errorf("an earlier call is answered %s", again.Data)
+			}
+			if len(p.read("s1").State.Epochs) != 2 {
+				t.Errorf("the session has the epochs %+v", p.read("s1").State.Epochs)
+			}
+		})
+	}
+}
+
+// A session whose log has failed is given back at once, so that others need not
+// wait for somebody to ask this executor for it.
+func TestAFailedSessionIsGivenBack(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo})
+	n.open("s1")
+	n.faults.FailSync(1, journaltest.ErrDisk)
+	_, err := n.Do(within(t), "s1", request("c1", "echo", `{}`))
+	wantErr(t, err, schema.SyncFailed)
+	st, err := p.store().Lease(context.Background(), "s1")
+	if err != nil || st.Kind != schema.SessionWriterStale {
+		t.Errorf("the lease is %+v, %v", st, err)
+	}
+}
+
+// A session that has just failed is opened again while others still use it.
+// Nobody hears that another process holds it: it is this one.
+func TestCallsGoOnOverAFailureOfTheLog(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo})
+	n.open("s1")
+	var failed atomic.Int32
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			for k := range 40 {
+				if i == 0 && k%4 == 0 {
+					n.faults.FailSync(1, journaltest.ErrDisk)
+				}
+				req := request(fmt.Sprintf("c%d-%d", i, k), "echo", `{}`)
+				for {
+					_, err := n.Do(within(t), "s1", req)
+					if err == nil {
+						break
+					}
+					failed.Add(1)
+					switch schema.KindOf(err) {
+					case schema.SyncFailed, schema.ToolResultRecordFailed, schema.SessionWriterLost:
+					default:
+						t.Errorf("call %s: %v", req.CallID, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	callers.Wait()
+	log := p.read("s1")
+	if len(log.State.Calls) != 8*40 || failed.Load() == 0 || len(log.State.Epochs) < 3 {
+		t.Errorf("%d calls are recorded in %d epochs, %d failed", len(log.State.Calls), len(log.State.Epochs), failed.Load())
+	}
+}

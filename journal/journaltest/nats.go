@@ -1,0 +1,75 @@
+package journaltest
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+)
+
+// NATSOptions say what a server can do. The zero value is one without a
+// listener and without JetStream.
+type NATSOptions struct {
+	// Listen opens a port of its own on 127.0.0.1, for child processes.
+	Listen bool
+	// JetStream keeps streams, each message synced before it is acknowledged.
+	JetStream bool
+	// Dir is where JetStream keeps them; a new folder if empty.
+	Dir string
+}
+
+// NATS is a server in the test process.
+type NATS struct {
+	t      testing.TB
+	server *server.Server
+	dir    string
+}
+
+// StartNATS starts a server. It is stopped when the test ends.
+func StartNATS(t testing.TB, o NATSOptions) *NATS {
+	t.Helper()
+	so := &server.Options{NoLog: true, NoSigs: true, DontListen: !o.Listen, Host: "127.0.0.1", Port: server.RANDOM_PORT}
+	if o.JetStream {
+		if o.Dir == "" {
+			o.Dir = t.TempDir()
+		}
+		so.JetStream, so.StoreDir, so.SyncAlways = true, o.Dir, true
+	}
+	s, err := server.NewServer(so)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	n := &NATS{t, s, o.Dir}
+	t.Cleanup(n.Stop)
+	if !s.ReadyForConnections(Deadline) {
+		t.Fatal("the server does not start")
+	}
+	return n
+}
+
+// Connect connects inside the process. The connection is closed when the test
+// ends.
+func (n *NATS) Connect(opts ...nats.Option) *nats.Conn {
+	n.t.Helper()
+	opts = append([]nats.Option{nats.InProcessServer(n.server), nats.Timeout(Deadline)}, opts...)
+	c, err := nats.Connect("", opts...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(c.Close)
+	return c
+}
+
+// URL is where child processes reach a server that listens.
+func (n *NATS) URL() string { return n.server.ClientURL() }
+
+// Dir is where JetStream keeps its streams. Another server may be started on it
+// once this one is stopped.
+func (n *NATS) Dir() string { return n.dir }
+
+// Stop stops the server and waits for its end.
+func (n *NATS) Stop() {
+	n.server.Shutdown()
+	n.server.WaitForShutdown()
+}
