@@ -53,6 +53,10 @@ func (a *app) replay(ctx context.Context, store journal.Store, id string, lenien
 	if err != nil {
 		return err
 	}
+	damage := r.firstError()
+	if damage != nil && !lenient {
+		return damage // the digest of a part would pass for that of the whole
+	}
 	ls, err := store.Lease(ctx, id)
 	if err != nil {
 		return err
@@ -64,17 +68,10 @@ func (a *app) replay(ctx context.Context, store journal.Store, id string, lenien
 	} else {
 		err = a.printReplay(v)
 	}
-	if err != nil || r.OK {
-		return err
+	if err == nil {
+		err = damage
 	}
-	first := r.Findings[len(r.Findings)-1]
-	for _, f := range r.Findings {
-		if f.Severity == schema.SeverityError {
-			first = f
-			break
-		}
-	}
-	return schema.Finding(first).Err(id)
+	return err
 }
 
 func (a *app) printReplay(v replayView) error {

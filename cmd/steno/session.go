@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	"steno/journal"
@@ -87,6 +88,7 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.New()})
 	var rows [][]string
 	var lines []byte
+	findings := []findingView{}
 	for it, err := range scan.Items(ctx) {
 		switch {
 		case err != nil:
@@ -97,6 +99,7 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 				a.report(f.Err(id))
 				continue
 			}
+			findings = append(findings, findingView(*f))
 			rows = append(rows, []string{"", "", f.Severity, fmt.Sprintf("%06d.jsonl line %d, byte %d: %s %s", f.Segment, f.Line, f.Offset, f.Kind, f.Reason)})
 		case a.format == "jsonl" || a.format == "json":
 			line := it.Event.Append(nil)
@@ -119,7 +122,11 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 	switch a.format {
 	case "jsonl":
 	case "json":
-		_, err = fmt.Fprintf(a.out, "{\"session\":%q,\"events\":[%s]}\n", id, lines)
+		// The events are put in as they stand in the log, byte for byte.
+		var named []byte
+		if named, err = encode(findings); err == nil {
+			_, err = fmt.Fprintf(a.out, "{\"session\":%q,\"events\":[%s],\"findings\":%s}\n", id, lines, named)
+		}
 	default:
 		err = a.table([]string{"SEQ", "TIME", "TYPE", "WHAT"}, rows)
 	}
@@ -180,8 +187,16 @@ func about(e *schema.Event) string {
 	return short(string(e.Data), width)
 }
 
-// rawText is any JSON as its text.
+// rawText is the text of a JSON string, and other JSON as it is written.
 type rawText string
 
 // UnmarshalJSON keeps the text.
-func (t *rawText) UnmarshalJSON(b []byte) error { *t = rawText(b); return nil }
+func (t *rawText) UnmarshalJSON(b []byte) error {
+	*t = rawText(b)
+	if b[0] == '"' {
+		if s, err := jsontext.AppendUnquote(nil, b); err == nil {
+			*t = rawText(s)
+		}
+	}
+	return nil
+}

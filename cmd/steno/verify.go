@@ -42,7 +42,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "verify [SESSION…]", Short: "check every byte of the log of sessions; reads files only",
 		Long: "verify reads every line of a session, or of all of them, and names every damaged one.\n" +
-			"Exit 4 exactly when a finding has severity error.",
+			"Exit 4 exactly when a finding has severity error. With -o json one SESSION gives one object, anything else a list.",
 		Example: "  steno verify\n  steno verify demo -o json",
 		RunE: func(c *cobra.Command, sessions []string) error {
 			store, err := a.store(false)
@@ -50,6 +50,7 @@ func (a *app) verifyCommand() *cobra.Command {
 				return err
 			}
 			defer store.Close()
+			one := len(sessions) == 1
 			if len(sessions) == 0 {
 				for id, err := range store.Sessions(c.Context()) {
 					if err != nil {
@@ -58,18 +59,18 @@ func (a *app) verifyCommand() *cobra.Command {
 					sessions = append(sessions, id)
 				}
 			}
-			return a.verify(c.Context(), store, sessions)
+			return a.verify(c.Context(), store, sessions, one)
 		},
 	}
 }
 
-func (a *app) verify(ctx context.Context, store journal.Store, sessions []string) error {
+func (a *app) verify(ctx context.Context, store journal.Store, sessions []string, one bool) error {
 	var worst error
 	var all []report
 	for _, id := range sessions {
-		r, _, err := read(ctx, store, id, journal.ScanOptions{})
-		if err != nil { // one bad session never hides another
-			b := schema.Body(err)
+		r, _, unread := read(ctx, store, id, journal.ScanOptions{})
+		if unread != nil { // one bad session never hides another
+			b := schema.Body(unread)
 			r.Error = &b
 			if worst == nil {
 				worst = exitCode(b.Kind.Info().Exit)
@@ -77,6 +78,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 		} else if !r.OK {
 			worst = exitCode(schema.ExitCorrupt)
 		}
+		var err error
 		switch a.format {
 		case "json":
 			all = append(all, r)
@@ -94,7 +96,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 	}
 	if a.format == "json" {
 		var err error
-		if len(all) == 1 {
+		if one {
 			err = a.json(all[0])
 		} else {
 			err = a.json(all)
@@ -130,6 +132,16 @@ func read(ctx context.Context, store journal.Store, id string, opt journal.ScanO
 	}
 	r.OK = scan.FirstError == nil
 	return r, st, nil
+}
+
+// firstError is the first finding of severity error, nil for a log in order.
+func (r *report) firstError() error {
+	for _, f := range r.Findings {
+		if f.Severity == schema.SeverityError {
+			return schema.Finding(f).Err(r.Session)
+		}
+	}
+	return nil
 }
 
 func (a *app) printReport(r report) error {
