@@ -224,7 +224,7 @@ func (x *Executor) pass(ctx context.Context, v verb, holder, session string, pay
 		m, err := sub.NextMsgWithContext(wait)
 		cancel()
 		switch {
-		case err == nil && m.Header.Get("Status") == "503":
+		case errors.Is(err, nats.ErrNoResponders):
 			return reply{}, false, nil
 		case err == nil:
 			if kind := m.Header.Get(HeaderErrorKind); kind != "" {
