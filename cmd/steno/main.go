@@ -130,7 +130,7 @@ func (a *app) root() *cobra.Command {
 		a.dir = abs
 		return nil
 	}
-	root.AddCommand(a.runCommand(), a.serveCommand(), a.callCommand(), a.sessionCommand(),
+	root.AddCommand(a.demoCommand(), a.runCommand(), a.serveCommand(), a.callCommand(), a.sessionCommand(),
 		a.verifyCommand(), a.replayCommand(), a.leaseCommand(), a.versionCommand())
 	for _, c := range root.Commands() {
 		if c.HasSubCommands() && c.RunE == nil { // "session" alone, or with a word that is no command
