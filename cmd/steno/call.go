@@ -23,7 +23,8 @@ func (a *app) callCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "call TOOL", Short: "run one tool call and record it",
 		Long: "call runs a tool in a session that is there and prints the recorded result.\n\n" +
-			"Exit 0 for any genuine recorded result, 8 for one that is interrupted; --exit-code passes the tool's on.",
+			"Exit 0 for any genuine recorded result, 8 for one that is interrupted; --exit-code passes the tool's on.\n" +
+			"A call that is repeated with the same --call-id gets the recorded result.",
 		Example: "  steno call list --session demo\n  steno call read --session demo --args '{\"path\":\"go.mod\"}'\n  steno call bash --session demo --args @args.json --call-id build-1",
 		Args:    exactly("TOOL"),
 		RunE: func(c *cobra.Command, words []string) error {
@@ -37,13 +38,7 @@ func (a *app) callCommand() *cobra.Command {
 			if callID == "" {
 				callID = ulid.Make().String()
 			}
-			ctx := c.Context()
-			if timeout > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, timeout)
-				defer cancel()
-			}
-			return a.call(ctx, session, executor.Request{CallID: callID, Name: words[0], Args: text, Key: key, DryRun: dryRun}, exit)
+			return a.call(c.Context(), session, executor.Request{CallID: callID, Name: words[0], Args: text, Key: key, DryRun: dryRun}, timeout, exit)
 		},
 	}
 	f := c.Flags()
@@ -53,7 +48,7 @@ func (a *app) callCommand() *cobra.Command {
 	f.StringVar(&key, "key", "", "idempotency key for the tool (default: the call id)")
 	f.BoolVar(&dryRun, "dry-run", false, "say what would be done and change nothing")
 	f.BoolVar(&exit, "exit-code", false, "exit with the tool's own exit code")
-	f.DurationVar(&timeout, "timeout", 0, "how long to wait for the result; the call goes on without us (default: for ever)")
+	f.DurationVar(&timeout, "timeout", 0, "how long to wait for the result; in a serve the call then goes on (default: for ever)")
 	return c
 }
 
@@ -70,25 +65,42 @@ func (a *app) argument(v string) (jsontext.Value, error) {
 	case file:
 		b, err := os.ReadFile(name)
 		if err != nil {
-			return nil, usage("the file of --args cannot be read").(*schema.Error).Cause(err)
+			return nil, usage("the file %q of --args cannot be read", name).Cause(err)
 		}
 		return b, nil
 	}
 	return jsontext.Value(v), nil
 }
 
-func (a *app) call(ctx context.Context, session string, req executor.Request, exit bool) (err error) {
+func (a *app) call(ctx context.Context, session string, req executor.Request, timeout time.Duration, exit bool) (err error) {
+	if err := schema.CheckSession(session); err != nil {
+		return err
+	}
 	// The client puts the arguments into its request as they are, so they must
 	// be JSON before.
 	if req.Args, _, err = schema.Compact(nil, req.Args, 2); err != nil {
 		return err
 	}
-	b, err := a.backend(ctx)
+	b, err := a.backend(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	answer, err := b.client.Call(ctx, session, req)
+	wait := b.calls
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(wait, timeout)
+		defer cancel()
+	}
+	answer, err := b.client.Call(wait, session, req)
+	if err != nil && errors.Is(wait.Err(), context.DeadlineExceeded) {
+		return schema.Errorf(schema.Timeout, "call %s has no result after %s", req.CallID, timeout).With("session", session).
+			With("call_id", req.CallID).With("next", "ask again for the same call with --call-id "+req.CallID).Cause(err)
+	}
+	if err != nil && ctx.Err() != nil {
+		return schema.Errorf(schema.Cancelled, "stopped by a signal before call %s had a result", req.CallID).With("session", session).
+			With("call_id", req.CallID).With("next", "ask again for the same call with --call-id "+req.CallID).Cause(err)
+	}
 	if err != nil {
 		return err
 	}

@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"steno/executor"
 	"steno/journal"
-	"steno/lease"
 	"steno/schema"
 )
 
@@ -54,16 +54,18 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root.SetOut(out)
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
-	if errors.Is(context.Cause(ctx), errInterrupted) {
+	code, said := errors.AsType[exitCode](err)
+	if _, more := errors.AsType[*schema.Error](err); err != nil && (more || !said) {
+		a.report(err)
+	}
+	switch {
+	case errors.Is(context.Cause(ctx), errInterrupted):
 		return exitInterrupt
-	}
-	if err == nil {
+	case err == nil:
 		return schema.ExitOK
-	}
-	if code, ok := errors.AsType[exitCode](err); ok {
+	case said:
 		return int(code)
 	}
-	a.report(err)
 	return schema.KindOf(err).Info().Exit
 }
 
@@ -75,8 +77,8 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit %d", int(c)) }
 
 // Causes of the end of the command's context.
 var (
-	errInterrupted = errors.New("SIGINT")
-	errTerminated  = errors.New("SIGTERM")
+	errInterrupted = schema.Errorf(schema.Cancelled, "stopped by SIGINT")
+	errTerminated  = schema.Errorf(schema.Cancelled, "stopped by SIGTERM")
 )
 
 // app is what the commands share.
@@ -98,19 +100,23 @@ func (a *app) root() *cobra.Command {
 		Example:       "  steno demo\n  steno run calls.jsonl\n  steno verify",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
+		Args:          func(c *cobra.Command, words []string) error { return unknown(c, words) },
 		RunE: func(c *cobra.Command, _ []string) error {
 			c.SetOut(a.err)
 			_ = c.Usage()
 			return usage("say what to do")
 		},
+		SuggestionsMinimumDistance: 2,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetHelpCommand(helpCommand())
 	f := root.PersistentFlags()
 	f.StringVar(&a.dir, "dir", defaultDir(), "the store's folder; $STENO_DIR")
 	f.StringVarP(&a.format, "output", "o", "", "table, json or jsonl")
 	f.StringVar(&a.nats, "nats", "", "a NATS server: its URL, a NATS context file, or the name of a NATS context")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%s", err) })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage("%s", err).With("next", "run: "+c.CommandPath()+" --help")
+	})
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		switch a.format {
 		case "", "table", "json", "jsonl":
@@ -124,13 +130,12 @@ func (a *app) root() *cobra.Command {
 		a.dir = abs
 		return nil
 	}
-	root.AddCommand(a.runCommand(), a.serveCommand(), a.callCommand(), a.sessionCommand(),
+	root.AddCommand(a.demoCommand(), a.runCommand(), a.serveCommand(), a.callCommand(), a.sessionCommand(),
 		a.verifyCommand(), a.replayCommand(), a.leaseCommand(), a.versionCommand())
 	for _, c := range root.Commands() {
 		if c.HasSubCommands() && c.RunE == nil { // "session" alone, or with a word that is no command
-			c.RunE = func(c *cobra.Command, args []string) error {
-				return usage("%s needs one of its commands; see: %s --help", c.CommandPath(), c.CommandPath())
-			}
+			c.SuggestionsMinimumDistance = root.SuggestionsMinimumDistance
+			c.RunE = unknown
 		}
 	}
 	return root
@@ -143,8 +148,46 @@ func defaultDir() string {
 	return ".steno"
 }
 
+// helpCommand is cobra's, but a word that is no command is an error.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "explain a command", Example: "  steno help run",
+		RunE: func(c *cobra.Command, words []string) error {
+			about, rest, err := c.Root().Find(words)
+			if err != nil || about == nil || len(rest) > 0 {
+				return usage("there is no command %q", "steno "+strings.Join(words, " "))
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	}
+}
+
+// unknown is what a command says that only has commands below it, when none
+// of them is named.
+func unknown(c *cobra.Command, words []string) error {
+	if len(words) == 0 && !c.HasParent() {
+		return nil
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	next := "run: " + c.CommandPath() + " --help"
+	if len(words) == 0 {
+		return usage("%s needs one of: %s", c.CommandPath(), strings.Join(names, ", ")).With("next", next)
+	}
+	e := usage("%s has no command %q; it has: %s", c.CommandPath(), words[0], strings.Join(names, ", ")).With("next", next)
+	if near := c.SuggestionsFor(words[0]); len(near) > 0 {
+		e.With("did_you_mean", near[0])
+	}
+	return e
+}
+
 // usage is a command line that cannot be understood.
-func usage(format string, args ...any) error {
+func usage(format string, args ...any) *schema.Error {
 	return schema.Errorf(schema.InvalidArgs, format, args...).With("next", "run: steno --help")
 }
 
@@ -154,8 +197,11 @@ func exactly(names ...string) cobra.PositionalArgs {
 		if len(args) == len(names) {
 			return nil
 		}
-		return usage("%s takes %d of: %v; got %d", c.CommandPath(), len(names), names, len(args)).(*schema.Error).
-			With("next", "run: "+c.CommandPath()+" --help")
+		takes := "no words"
+		if len(names) > 0 {
+			takes = strings.Join(names, " ")
+		}
+		return usage("%s takes %s; got %d words", c.CommandPath(), takes, len(args)).With("next", "run: "+c.CommandPath()+" --help")
 	}
 }
 
@@ -163,7 +209,21 @@ func exactly(names ...string) cobra.PositionalArgs {
 func (a *app) report(err error) { fmt.Fprintf(a.err, "%s\n", schema.Envelope(err)) }
 
 // store opens the store; create makes it if it is not there.
-func (a *app) store(create bool) (*journal.Files, error) { return journal.OpenFiles(a.dir, create) }
+func (a *app) store(create bool) (*journal.Files, error) {
+	if err := a.checkDir(); err != nil {
+		return nil, err
+	}
+	return journal.OpenFiles(a.dir, create)
+}
+
+// checkDir tells a mistyped --dir from a disk that fails.
+func (a *app) checkDir() error {
+	if fi, err := os.Stat(a.dir); err == nil && !fi.IsDir() {
+		return schema.Errorf(schema.InvalidConfig, "the store's place, %s, is a file and no folder", a.dir).
+			With("next", "name the store's folder with --dir")
+	}
+	return nil
+}
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
@@ -189,49 +249,4 @@ func (a *app) versionCommand() *cobra.Command {
 			return err
 		},
 	}
-}
-
-func (a *app) leaseCommand() *cobra.Command {
-	c := &cobra.Command{Use: "lease", Short: "who may write a session", Example: "  steno lease show demo"}
-	c.AddCommand(&cobra.Command{
-		Use: "show SESSION", Short: "show the lease of a session; reads files only and takes nothing",
-		Example: "  steno lease show demo -o json", Args: exactly("SESSION"),
-		RunE: func(c *cobra.Command, args []string) error {
-			store, err := a.store(false)
-			if err != nil {
-				return err
-			}
-			defer store.Close()
-			st, err := store.Lease(c.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.showLease(args[0], st)
-		},
-	})
-	return c
-}
-
-type leaseView struct {
-	Session string         `json:"session"`
-	State   lease.State    `json:"state"`
-	Epoch   uint64         `json:"epoch"`
-	Holder  *schema.Holder `json:"holder"`
-	BeatAge *int64         `json:"beat_age_ms"` // null: this version has no beat yet
-	Kind    schema.Kind    `json:"kind,omitzero"`
-}
-
-func (a *app) showLease(session string, st lease.Status) error {
-	v := leaseView{session, st.State, st.Epoch, st.Holder, nil, st.Kind}
-	if a.format == "json" || a.format == "jsonl" {
-		return a.json(v)
-	}
-	rows := [][]string{{"session", v.Session}, {"state", string(v.State)}, {"epoch", fmt.Sprint(v.Epoch)}}
-	if h := v.Holder; h != nil {
-		rows = append(rows, []string{"holder", h.ID}, []string{"host", h.Host}, []string{"pid", fmt.Sprint(h.PID)}, []string{"program", h.Program})
-	}
-	if v.Kind != "" {
-		rows = append(rows, []string{"kind", string(v.Kind)}, []string{"next", v.Kind.Next(session)})
-	}
-	return a.table(nil, rows)
 }

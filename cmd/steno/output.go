@@ -13,12 +13,16 @@ import (
 
 // json writes v as one line.
 func (a *app) json(v any) error {
-	b, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true), json.FormatNilSliceAsNull(false))
+	b, err := encode(v)
 	if err != nil {
 		return err
 	}
 	_, err = a.out.Write(append(b, '\n'))
 	return err
+}
+
+func encode(v any) ([]byte, error) {
+	return json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true), json.FormatNilSliceAsNull(false))
 }
 
 // table writes rows in columns. What stands in a log is hostile: every cell is

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
@@ -47,12 +48,13 @@ func (a *app) runCommand() *cobra.Command {
 
 // A job is one line of the file.
 type job struct {
-	number int
-	call   executor.Request
-	answer executor.Answer
-	err    error
-	bad    bool          // the line was no call
-	done   chan struct{} // closed once answer or err is set
+	number  int
+	call    executor.Request
+	answer  executor.Answer
+	err     error
+	bad     bool          // the line was no call
+	stopped bool          // a signal came first; nothing is known of a result
+	done    chan struct{} // closed once the rest is set
 }
 
 func (a *app) runFile(ctx context.Context, path, session, workspace string, parallel int) (err error) {
@@ -69,7 +71,12 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 	if err != nil {
 		return schema.Errorf(schema.InvalidConfig, "--workspace has no absolute form").Cause(err)
 	}
-	b, err := a.backend(ctx)
+	if session != "" {
+		if err := schema.CheckSession(session); err != nil {
+			return err
+		}
+	}
+	b, err := a.backend(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -78,27 +85,40 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 	if err != nil {
 		return err
 	}
-	if opened.Workspace != abs && workspace != "." {
-		fmt.Fprintf(a.err, "session %s keeps the workspace it was made with: %s\n", inert(opened.Session), inert(opened.Workspace))
+	if !opened.Created && opened.Workspace != abs {
+		fmt.Fprintf(a.err, "session %s keeps the workspace it was made with: %s\n", opened.Session, inert(opened.Workspace))
 	}
-	fmt.Fprintf(a.err, "session %s\nlog     %s\n", opened.Session, filepath.Join(a.dir, "sessions", opened.Session))
-	return a.runLines(ctx, b.client, opened.Session, in, parallel)
+	fmt.Fprintf(a.err, "session %s\n", opened.Session)
+	if a.nats == "" { // of another server's store nothing is known here
+		fmt.Fprintf(a.err, "log     %s\n", filepath.Join(a.dir, "sessions", opened.Session))
+	}
+	return a.runLines(ctx, b, opened.Session, in, parallel)
 }
 
 // runLines runs the calls, parallel at a time, and prints their results in the
-// order of the lines.
-func (a *app) runLines(ctx context.Context, client *executor.Client, session string, in io.Reader, parallel int) error {
-	order, work := make(chan *job, parallel), make(chan *job)
+// order of the lines. After a signal no call begins; those that run have their
+// grace, and what has a result by then is printed too.
+func (a *app) runLines(signal context.Context, b *backend, session string, in io.Reader, parallel int) error {
+	ctx, stop := context.WithCancel(signal)
+	defer stop()
+	defer context.AfterFunc(signal, func() {
+		fmt.Fprintf(a.err, "stopping: what runs has %s to end; another signal ends it at once\n", grace)
+	})()
+	lines, order, work := make(chan rawLine), make(chan *job, parallel), make(chan *job)
+	go readLines(ctx, in, lines)
 	var readErr error // set before order is closed
 	go func() {
 		defer close(order)
 		defer close(work)
-		readErr = readJobs(ctx, in, order, work)
+		readErr = makeJobs(ctx, lines, order, work)
 	}()
 	for range parallel {
 		go func() {
 			for j := range work {
-				j.answer, j.err = client.Call(ctx, session, j.call)
+				if j.stopped = ctx.Err() != nil; !j.stopped {
+					j.answer, j.err = b.client.Call(b.calls, session, j.call)
+					j.stopped = j.err != nil && ctx.Err() != nil && b.calls.Err() != nil
+				}
 				close(j.done)
 			}
 		}()
@@ -106,59 +126,87 @@ func (a *app) runLines(ctx context.Context, client *executor.Client, session str
 	var sum summary
 	var writeErr error
 	for j := range order { // to the end, so that nobody is left behind
-		select {
-		case <-j.done:
-		case <-ctx.Done():
-			<-j.done
+		<-j.done
+		if j.stopped {
+			continue
 		}
 		sum.add(j)
 		if writeErr == nil {
-			writeErr = a.printJob(j)
+			if writeErr = a.printJob(j); writeErr != nil {
+				stop() // nobody sees what the other calls would do
+			}
 		}
 	}
-	if ctx.Err() != nil {
-		return schema.Errorf(schema.Cancelled, "stopped by a signal").With("session", session).
-			With("next", "run the same file on the same session again; what is recorded is not run twice")
+	if writeErr != nil {
+		return schema.Errorf(schema.WriteFailed, "the results cannot be printed; they are recorded").With("session", session).
+			With("next", "run: steno session show "+session).Cause(writeErr)
 	}
-	if err := errors.Join(readErr, writeErr); err != nil {
-		return err
+	if signal.Err() != nil {
+		return schema.Errorf(schema.Cancelled, "stopped by a signal; %d calls have their results", sum.results).With("session", session).
+			With("next", "run the same file again with --session "+session+"; what is recorded is not run twice")
+	}
+	if readErr != nil {
+		return readErr
 	}
 	return sum.exit()
 }
 
-// readJobs reads lines until their end. Each goes into order, and those that
-// are calls also to the workers.
-func readJobs(ctx context.Context, in io.Reader, order, work chan<- *job) error {
+// A rawLine is a line of the file, or why there is none.
+type rawLine struct {
+	text []byte
+	err  error
+}
+
+// readLines reads lines to their end. It may stay behind, waiting for an input
+// that says nothing, when everybody else has gone.
+func readLines(ctx context.Context, in io.Reader, lines chan<- rawLine) {
 	r := bufio.NewReaderSize(in, 64<<10)
+	for {
+		text, err := readLine(r)
+		select {
+		case lines <- rawLine{text, err}:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil && !errors.Is(err, schema.PayloadTooLarge) {
+			return
+		}
+	}
+}
+
+// makeJobs makes a job of each line. All go into order, and those that are
+// calls also to the workers.
+func makeJobs(ctx context.Context, lines <-chan rawLine, order, work chan<- *job) error {
 	seen := ids{}
 	for number := 1; ; number++ {
-		line, err := readLine(r)
-		if err != nil && err != io.EOF && !errors.Is(err, schema.PayloadTooLarge) {
-			return schema.Errorf(schema.StdinError, "the calls cannot be read").Cause(err)
-		}
-		j := &job{number: number, done: make(chan struct{})}
-		if errors.Is(err, schema.PayloadTooLarge) {
-			j.err = err
-		} else if len(bytes.TrimSpace(line)) > 0 {
-			j.call, j.err = parseLine(line, seen)
-		} else if err == io.EOF {
-			return nil
-		} else {
-			continue
-		}
-		j.bad = j.err != nil
-		if j.bad {
-			close(j.done)
-		}
+		var line rawLine
 		select {
-		case order <- j:
+		case line = <-lines:
 		case <-ctx.Done():
 			return nil
 		}
-		if !j.bad {
-			work <- j // a worker takes it, also after a signal: its call then ends at once
+		last := errors.Is(line.err, io.EOF)
+		j := &job{number: number, done: make(chan struct{})}
+		switch {
+		case errors.Is(line.err, schema.PayloadTooLarge):
+			j.err = line.err
+		case line.err != nil && !last:
+			return schema.Errorf(schema.StdinError, "the calls cannot be read, from line %d on", number).With("line", number).Cause(line.err)
+		case len(bytes.TrimSpace(line.text)) > 0:
+			j.call, j.err = parseLine(line.text, seen)
+		case last:
+			return nil
+		default:
+			continue
 		}
-		if err == io.EOF {
+		if j.bad = j.err != nil; j.bad {
+			close(j.done)
+		}
+		order <- j
+		if !j.bad {
+			work <- j
+		}
+		if last {
 			return nil
 		}
 	}
@@ -212,12 +260,15 @@ func (a *app) printRow(j *job) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.out, "%-24s  %-8s  %-12s  %s\n", inert(short(j.call.CallID, 24)), inert(short(j.call.Name, 8)), v.state(), inert(short(v.text(), 80)))
+	took := time.Duration(v.Duration) * time.Microsecond
+	_, err = fmt.Fprintf(a.out, "%-20s  %-8s  %-17s  %9s  %s\n", inert(short(j.call.CallID, 20)), inert(short(j.call.Name, 8)), v.state(),
+		took.Round(10*time.Microsecond), inert(short(v.text(), 80)))
 	return err
 }
 
 // summary decides the exit code of a run.
 type summary struct {
+	results      int
 	bad, unknown bool
 	first        error // of the calls that got no result
 }
@@ -233,6 +284,7 @@ func (s *summary) add(j *job) {
 			s.first = j.err
 		}
 	default:
+		s.results++
 		v, err := resultOf(j.answer.Data, nil)
 		s.unknown = s.unknown || err != nil || v.kind() == schema.Interrupted
 	}
@@ -248,56 +300,6 @@ func (s *summary) exit() error {
 		return exitCode(schema.KindOf(s.first).Info().Exit)
 	}
 	return nil
-}
-
-// A result is what is shown of a tool_result.
-type result struct {
-	OK       bool              `json:"ok"`
-	Output   string            `json:"output"`
-	Summary  string            `json:"summary"`
-	Error    *schema.ErrorBody `json:"error"`
-	ExitCode *int              `json:"exit_code"`
-}
-
-func resultOf(data []byte, err error) (result, error) {
-	if err != nil {
-		b := schema.Body(err)
-		return result{Error: &b}, nil
-	}
-	var v result
-	if err := schema.Unmarshal(data, &v); err != nil {
-		return result{}, schema.Errorf(schema.Internal, "a result cannot be read").Cause(err)
-	}
-	return v, nil
-}
-
-func (r *result) kind() schema.Kind {
-	if r.Error == nil {
-		return ""
-	}
-	return r.Error.Kind
-}
-
-func (r *result) state() string {
-	switch {
-	case r.Error != nil:
-		return string(r.Error.Kind)
-	case r.ExitCode != nil && *r.ExitCode != 0:
-		return "exit " + strconv.Itoa(*r.ExitCode)
-	case r.OK:
-		return "ok"
-	}
-	return "failed"
-}
-
-func (r *result) text() string {
-	switch {
-	case r.Error != nil:
-		return r.Error.Message
-	case r.Summary != "":
-		return r.Summary
-	}
-	return r.Output
 }
 
 // ids counts equal lines, to give each its own call id.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -47,7 +49,7 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 			return err
 		}
 	} else {
-		lock, err := a.lockServer()
+		lock, err := a.lockServer(ctx)
 		if err != nil {
 			return err
 		}
@@ -60,12 +62,19 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 		if b, err := os.ReadFile(a.contextFile()); err == nil && json.Unmarshal(b, &kept) == nil && kept.Password != "" {
 			o.Username, o.Password = kept.User, kept.Password
 		}
+		// Until the server listens its old address leads nobody astray.
+		if err := os.Remove(a.contextFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return schema.Errorf(schema.LogWriteFailed, "the NATS context file cannot be written").Cause(err)
+		}
 		// An acknowledgement of the queue means synced: with its default the
 		// server syncs every two minutes, and a power cut takes what it has
 		// acknowledged since.
 		o.JetStream, o.StoreDir, o.SyncAlways = true, filepath.Join(a.dir, "nats"), true
 		var s *server.Server
 		if s, nc, err = startServer(o); err != nil {
+			if kept.Password != "" {
+				err = errors.Join(err, saveContext(a.contextFile(), kept))
+			}
 			return err
 		}
 		defer func() { s.Shutdown(); s.WaitForShutdown() }()
@@ -75,7 +84,12 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 		}
 	}
 	defer nc.Close()
-	x, err := a.newExecutor(nc, store, executor.Builtin(), true)
+	cfg, err := a.executorConfig(nc, store, executor.Builtin()...)
+	if err != nil {
+		return err
+	}
+	cfg.Queue = true
+	x, err := executor.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -91,9 +105,13 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 	return x.Drain(drain)
 }
 
+// lockWait is how long another process may be seen with the lock before it is
+// taken for a serve.
+const lockWait = 500 * time.Millisecond
+
 // lockServer takes the lock that keeps two servers from one queue folder,
 // where they would lose messages that they have acknowledged.
-func (a *app) lockServer() (*flock.Flock, error) {
+func (a *app) lockServer(ctx context.Context) (*flock.Flock, error) {
 	failed := func(err error) error {
 		return schema.Errorf(schema.LogWriteFailed, "the server's folder cannot be written").Cause(err)
 	}
@@ -106,8 +124,12 @@ func (a *app) lockServer() (*flock.Flock, error) {
 	}
 	f.Close()
 	l := a.serveLock()
-	ok, err := l.TryLock()
-	if err != nil {
+	// Another command may look at the lock just now, which holds it for an
+	// instant.
+	wait, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	ok, err := l.TryLockContext(wait, 20*time.Millisecond)
+	if err != nil && wait.Err() == nil {
 		return nil, failed(err)
 	}
 	if !ok {
@@ -115,8 +137,13 @@ func (a *app) lockServer() (*flock.Flock, error) {
 		if b, err := os.ReadFile(a.contextFile()); err == nil {
 			_ = json.Unmarshal(b, &c) // an unreadable address is left out of the message
 		}
-		return nil, schema.Errorf(schema.Unavailable, "another serve runs on this store, at %s", withoutSecrets(c.URL)).
-			With("address", withoutSecrets(c.URL)).With("next", "use that one: run and call with the same --dir go through it")
+		e := schema.Errorf(schema.Unavailable, "another serve runs on this store").
+			With("next", "use that one: run and call with the same --dir go through it")
+		if c.URL != "" {
+			e.Message += ", at " + withoutSecrets(c.URL)
+			e.With("address", withoutSecrets(c.URL))
+		}
+		return nil, e
 	}
 	return l, nil
 }
@@ -124,15 +151,16 @@ func (a *app) lockServer() (*flock.Flock, error) {
 func (a *app) tellServing(store, where string) error {
 	v := struct {
 		Store   string `json:"store"`
-		URL     string `json:"url"`
+		URL     string `json:"url,omitzero"`
 		Context string `json:"context,omitzero"`
-	}{store, withoutSecrets(where), ""}
-	if a.nats == "" {
-		v.Context = a.contextFile()
-	} else if !fileExists(a.nats) {
+	}{Store: store}
+	switch {
+	case a.nats == "":
+		v.URL, v.Context = where, a.contextFile()
+	case strings.Contains(a.nats, "://"):
 		v.URL = withoutSecrets(a.nats)
-	} else {
-		v.URL, v.Context = "", a.nats
+	default:
+		v.Context = a.nats
 	}
 	if a.format == "json" || a.format == "jsonl" {
 		return a.json(v)
@@ -140,15 +168,14 @@ func (a *app) tellServing(store, where string) error {
 	if _, err := fmt.Fprintf(a.out, "serving store %s\n", v.Store); err != nil {
 		return err
 	}
-	if v.Context == "" {
-		_, err := fmt.Fprintf(a.out, "nats     %s\n", v.URL)
-		return err
+	if v.URL != "" {
+		if _, err := fmt.Fprintf(a.out, "nats     %s\n", v.URL); err != nil {
+			return err
+		}
 	}
-	_, err := fmt.Fprintf(a.out, "nats     %s\ncontext  %s\ntry      nats --context %s micro info steno\n", v.URL, v.Context, v.Context)
+	if v.Context == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(a.out, "context  %s\ntry      nats --context %s micro info steno\n", v.Context, v.Context)
 	return err
-}
-
-func fileExists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil || !errors.Is(err, os.ErrNotExist)
 }

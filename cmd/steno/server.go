@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -50,8 +49,11 @@ func dial(target string) (*nats.Conn, error) {
 	if strings.Contains(target, "://") {
 		nc, err = nats.Connect(target, opts...)
 	} else {
-		if abs, e := filepath.Abs(target); e == nil && fileExists(abs) {
-			target = abs
+		// The library takes an absolute path for a file and all else for a name.
+		if abs, e := filepath.Abs(target); e == nil {
+			if _, e := os.Stat(abs); e == nil {
+				target = abs
+			}
 		}
 		shown = "the server of context " + target
 		nc, _, err = natscontext.Connect(target, opts...)
@@ -141,13 +143,17 @@ func saveContext(path string, c natsContext) error {
 
 func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "context.json") }
 
-// serveLock gives the lock that a serve on this store holds.
+// serveLock gives the lock that a serve on this store holds. It is asked for
+// read-only, so that looking at it works on a store that cannot be written.
 func (a *app) serveLock() *flock.Flock {
 	return flock.New(filepath.Join(a.dir, "nats", "lock"), flock.SetFlag(os.O_RDONLY))
 }
 
 // served reports whether a serve holds the store's queue.
 func (a *app) served() (bool, error) {
+	if err := a.checkDir(); err != nil {
+		return false, err
+	}
 	l := a.serveLock()
 	ok, err := l.TryRLock()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -163,6 +169,10 @@ func (a *app) served() (bool, error) {
 // this process.
 type backend struct {
 	client *executor.Client
+	// calls is for requests. It outlives a signal by the grace where the tools
+	// run in this process; elsewhere they go on without us.
+	calls  context.Context
+	cancel context.CancelFunc
 	conn   *nats.Conn
 	exec   *executor.Executor // nil if it is somebody else's
 	server *server.Server
@@ -171,56 +181,104 @@ type backend struct {
 
 // backend connects to the server that --nats names, or to the serve that runs
 // on this store, or makes an executor in this process on a server without a
-// listener.
-func (a *app) backend(ctx context.Context) (*backend, error) {
-	target := a.nats
-	if target == "" {
-		served, err := a.served()
-		if err != nil {
-			return nil, err
-		}
-		if served {
-			target = a.contextFile()
-		}
+// listener. create makes the store if it is not there.
+func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
+	b := &backend{}
+	var err error
+	if a.nats != "" {
+		b.conn, err = dial(a.nats)
+	} else {
+		b.conn, err = a.throughServe(ctx)
 	}
-	if target != "" {
-		nc, err := dial(target)
-		if err != nil {
-			return nil, err
-		}
-		client, err := executor.NewClient(nc, "")
-		return &backend{client: client, conn: nc}, err
-	}
-	store, err := a.store(true)
 	if err != nil {
 		return nil, err
 	}
-	b := &backend{store: store}
-	if b.server, b.conn, err = startServer(&server.Options{DontListen: true}); err != nil {
-		return nil, errors.Join(err, b.close())
+	wait := time.Duration(0)
+	if b.conn == nil {
+		if err := a.ownExecutor(ctx, b, create); err != nil {
+			return nil, errors.Join(err, b.close())
+		}
+		wait = grace
 	}
-	if b.exec, err = a.newExecutor(b.conn, store, executor.Builtin(), false); err == nil {
-		err = b.exec.Start(ctx)
-	}
-	if err != nil {
-		return nil, errors.Join(err, b.close())
-	}
+	b.calls, b.cancel = outliving(ctx, wait)
 	b.client, err = executor.NewClient(b.conn, "")
 	return b, err
 }
 
-// newExecutor makes an executor on a store.
-func (a *app) newExecutor(nc *nats.Conn, store *journal.Files, tools []executor.Tool, queue bool) (*executor.Executor, error) {
-	reg, err := executor.NewRegistry(tools...)
-	if err != nil {
-		return nil, err
+// throughServe connects to the serve that runs on this store; nil if none
+// does. One that has just started may not have left its address yet.
+func (a *app) throughServe(ctx context.Context) (*nats.Conn, error) {
+	for try := 0; ; try++ {
+		served, err := a.served()
+		if err != nil || !served {
+			return nil, err
+		}
+		nc, err := dial(a.contextFile())
+		if err == nil {
+			return nc, nil
+		}
+		if try == serveTries {
+			return nil, schema.Errorf(schema.Unavailable, "a serve runs on this store and cannot be reached").
+				With("next", "end that process, or wait until it has ended; then try again").Cause(err)
+		}
+		select {
+		case <-time.After(serveRetry):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
-	log := slog.New(slog.NewTextHandler(a.logTo(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	return executor.New(executor.Config{Conn: nc, Store: store, Tools: reg, Holder: lease.Self("steno " + executor.Version),
-		Queue: queue, Protect: []string{store.Dir()}, Logger: log})
 }
 
-func (a *app) logTo() io.Writer { return a.err }
+// How often and how fast a serve is looked for that holds the lock and does
+// not answer yet.
+const (
+	serveTries = 50
+	serveRetry = 100 * time.Millisecond
+)
+
+func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err error) {
+	if b.store, err = a.store(create); err != nil {
+		return err
+	}
+	if b.server, b.conn, err = startServer(&server.Options{DontListen: true}); err != nil {
+		return err
+	}
+	cfg, err := a.executorConfig(b.conn, b.store, executor.Builtin()...)
+	if err != nil {
+		return err
+	}
+	x, err := executor.New(cfg)
+	if err != nil {
+		return err
+	}
+	if err := x.Start(ctx); err != nil {
+		return err
+	}
+	b.exec = x
+	return nil
+}
+
+// outliving gives a context that ends wait after ctx does.
+func outliving(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if wait == 0 {
+			cancel()
+			return
+		}
+		t := time.AfterFunc(wait, cancel)
+		context.AfterFunc(out, func() { t.Stop() })
+	})
+	return out, func() { stop(); cancel() }
+}
+
+// executorConfig is what every executor of this command works with.
+func (a *app) executorConfig(nc *nats.Conn, store *journal.Files, tools ...executor.Tool) (executor.Config, error) {
+	reg, err := executor.NewRegistry(tools...)
+	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return executor.Config{Conn: nc, Store: store, Tools: reg, Holder: lease.Self("steno " + executor.Version),
+		Protect: []string{store.Dir()}, Logger: log}, err
+}
 
 // grace is how long running tools have after a signal.
 const grace = 10 * time.Second
@@ -229,9 +287,12 @@ const grace = 10 * time.Second
 func (b *backend) close() error {
 	var errs []error
 	if b.exec != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), grace)
-		defer cancel()
+		ctx, cancel := context.WithTimeout(b.calls, grace) // after a signal what is left of it
 		errs = append(errs, b.exec.Drain(ctx))
+		cancel()
+	}
+	if b.cancel != nil {
+		b.cancel()
 	}
 	if b.conn != nil {
 		b.conn.Close()

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"steno/journal"
+	"steno/lease"
+	"steno/replay"
+	"steno/schema"
+)
+
+type replayView struct {
+	Session  string        `json:"session"`
+	Digest   string        `json:"digest"`
+	Head     *schema.Head  `json:"head"`
+	State    *replay.State `json:"state"`
+	Findings []findingView `json:"findings"`
+	Lease    struct {
+		State  lease.State    `json:"state"`
+		Kind   schema.Kind    `json:"kind,omitzero"`
+		Epoch  uint64         `json:"epoch"`
+		Holder *schema.Holder `json:"holder,omitzero"`
+	} `json:"lease"`
+}
+
+func (a *app) replayCommand() *cobra.Command {
+	var lenient bool
+	c := &cobra.Command{
+		Use: "replay SESSION", Short: "rebuild a session from its log; reads files only",
+		Long: "replay folds the log of a session into its state and prints the state's digest, which is the same on every\n" +
+			"machine. It ends at the first damaged line, with exit 4; --lenient goes on and names every hole.",
+		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --lenient",
+		Args:    exactly("SESSION"),
+		RunE: func(c *cobra.Command, args []string) error {
+			store, err := a.store(false)
+			if err != nil {
+				return err
+			}
+			defer store.Close()
+			return a.replay(c.Context(), store, args[0], lenient)
+		},
+	}
+	c.Flags().BoolVar(&lenient, "lenient", false, "go on behind damage")
+	return c
+}
+
+func (a *app) replay(ctx context.Context, store journal.Store, id string, lenient bool) error {
+	r, st, err := read(ctx, store, id, journal.ScanOptions{Strict: !lenient})
+	if err != nil {
+		return err
+	}
+	damage := r.firstError()
+	if damage != nil && !lenient {
+		return damage // the digest of a part would pass for that of the whole
+	}
+	ls, err := store.Lease(ctx, id)
+	if err != nil {
+		return err
+	}
+	v := replayView{Session: id, Digest: st.Digest(), Head: r.Head, State: st, Findings: r.Findings}
+	v.Lease.State, v.Lease.Kind, v.Lease.Epoch, v.Lease.Holder = ls.State, ls.Kind, ls.Epoch, ls.Holder
+	if a.format == "json" || a.format == "jsonl" {
+		err = a.json(v)
+	} else {
+		err = a.printReplay(v)
+	}
+	if err == nil {
+		err = damage
+	}
+	return err
+}
+
+func (a *app) printReplay(v replayView) error {
+	rows := [][]string{{"session", v.Session}, {"digest", v.Digest}}
+	if v.Head != nil {
+		rows = append(rows, []string{"head", v.Head.String()})
+	}
+	counts := map[replay.CallState]int{}
+	for _, c := range v.State.Calls {
+		counts[c.State]++
+	}
+	calls := []string{}
+	for _, s := range []replay.CallState{replay.OK, replay.Failed, replay.Interrupted, replay.Unknown, replay.Pending} {
+		if n := counts[s]; n > 0 {
+			calls = append(calls, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	rows = append(rows, []string{"epochs", fmt.Sprint(len(v.State.Epochs))}, []string{"messages", fmt.Sprint(len(v.State.Messages))},
+		[]string{"calls", strings.Join(calls, ", ")})
+	if e := v.State.Ended; e != nil {
+		rows = append(rows, []string{"outcome", e.Outcome})
+	}
+	state := string(v.Lease.State)
+	if v.Lease.Kind != "" {
+		state += " (" + string(v.Lease.Kind) + ")"
+	}
+	rows = append(rows, []string{"lease", state})
+	for _, f := range v.Findings {
+		rows = append(rows, []string{f.Severity, fmt.Sprintf("%06d.jsonl line %d: %s %s", f.Segment, f.Line, f.Kind, f.Reason)})
+	}
+	return a.table(nil, rows)
+}

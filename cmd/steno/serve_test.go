@@ -1,0 +1,142 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// serving starts a serve on a free port in dir and waits until it serves.
+func serving(t *testing.T, dir string) *child {
+	t.Helper()
+	p := launch(t, dir, "serve", "--listen", "127.0.0.1:0", "-o", "json")
+	p.says(`"context"`)
+	return p
+}
+
+func holderPID(t *testing.T, dir, session string) (state string, pid int) {
+	t.Helper()
+	out := good(t, dir, "lease", "show", session, "-o", "json")
+	return pick(t, out, "/state").(string), int(pick(t, out, "/holder/pid").(float64))
+}
+
+func TestRunAndCallGoThroughServe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "calls.jsonl")
+	if err := os.WriteFile(file, []byte(`{"call_id":"c1","name":"list"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serving(t, dir)
+	out := good(t, dir, "run", "calls.jsonl", "--session", "s1")
+	if pick(t, out, "/ok") != true {
+		t.Error(out)
+	}
+	out, _, code := steno(t, dir, "call", "bash", "--session", "s1", "--args", `{"command":"exit 4"}`, "--exit-code")
+	if code != 4 || pick(t, out, "/exit_code") != 4.0 {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	if state, pid := holderPID(t, dir, "s1"); state != "active" || pid != s.cmd.Process.Pid {
+		t.Errorf("the session is %s, held by %d; serve is %d", state, pid, s.cmd.Process.Pid)
+	}
+	// Everything was written by one holder: one epoch.
+	if out := good(t, dir, "verify", "s1", "-o", "json"); pick(t, out, "/epochs") != 1.0 {
+		t.Error(out)
+	}
+	s.signal(syscall.SIGTERM)
+	if code := s.exit(); code != 0 {
+		t.Errorf("serve: exit %d", code)
+	}
+	if state, _ := holderPID(t, dir, "s1"); state != "available" {
+		t.Errorf("the session is %s after serve", state)
+	}
+	// Nobody serves any more, so the next call is run by its own process.
+	good(t, dir, "call", "list", "--session", "s1")
+	if _, pid := holderPID(t, dir, "s1"); pid == s.cmd.Process.Pid {
+		t.Error("the holder has not changed")
+	}
+}
+
+func TestServeKeepsItsPasswordToItself(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serving(t, dir)
+	context := filepath.Join(dir, ".steno", "nats", "context.json")
+	fi, err := os.Stat(context)
+	if err != nil || fi.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", fi, err)
+	}
+	b, err := os.ReadFile(context)
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, address := pick(t, string(b), "/password").(string), pick(t, string(b), "/url").(string)
+	if len(password) < 20 || !strings.HasPrefix(address, "nats://127.0.0.1:") {
+		t.Errorf("password of %d characters, address %s", len(password), address)
+	}
+	if said := s.out.String() + s.err.String(); strings.Contains(said, password) {
+		t.Error("the password was printed")
+	}
+	// Without it nobody is let in.
+	_, errOut, code := steno(t, dir, "call", "list", "--session", "s1", "--nats", address)
+	if code != 7 || pick(t, errOut, "/error/kind") != "not_authenticated" {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+	// With it, as by the context file.
+	_, errOut, code = steno(t, dir, "call", "list", "--session", "s1", "--nats", context)
+	if code != 3 || pick(t, errOut, "/error/kind") != "not_found" {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+
+	// A second one finds the first.
+	_, errOut, code = steno(t, dir, "serve", "--listen", "127.0.0.1:0")
+	if code != 11 || pick(t, errOut, "/error/kind") != "unavailable" || pick(t, errOut, "/error/details/address") != address {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+	// Its port is taken, and it says so.
+	_, errOut, code = steno(t, t.TempDir(), "serve", "--listen", strings.TrimPrefix(address, "nats://"))
+	if code != 11 || pick(t, errOut, "/error/kind") != "unavailable" {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+
+	// Clients keep their credentials over a restart, even after a kill.
+	s.signal(syscall.SIGKILL)
+	s.exit()
+	again := serving(t, dir)
+	b, err = os.ReadFile(context)
+	if err != nil || pick(t, string(b), "/password") != password {
+		t.Errorf("another password after a restart, %v", err)
+	}
+	again.signal(syscall.SIGINT)
+	if code := again.exit(); code != exitInterrupt {
+		t.Errorf("exit %d after SIGINT", code)
+	}
+}
+
+func TestServeDrains(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serving(t, dir)
+	good(t, dir, "run", os.DevNull, "--session", "s1")
+	call := launch(t, dir, "call", "bash", "--session", "s1", "--call-id", "c1",
+		"--args", `{"command":"echo begun >begun; until [ -e go-on ]; do sleep 0.01; done; echo done"}`)
+	call.until("the call does not begin", func() bool { _, err := os.Stat(filepath.Join(dir, "begun")); return err == nil })
+	s.signal(syscall.SIGTERM)
+	// What runs, runs to its end; nothing new begins.
+	s.until("serve still takes calls", func() bool {
+		_, errOut, code := steno(t, dir, "call", "list", "--session", "s1", "--timeout", "100ms")
+		return code != 0 && pick(t, errOut, "/ok") == false
+	})
+	if err := os.WriteFile(filepath.Join(dir, "go-on"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code := call.exit(); code != 0 || pick(t, call.out.String(), "/output") != "done\n" {
+		t.Errorf("call: exit %d", code)
+	}
+	if code := s.exit(); code != 0 {
+		t.Errorf("serve: exit %d", code)
+	}
+	good(t, dir, "verify", "s1")
+}
