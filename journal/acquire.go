@@ -1,0 +1,236 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	"steno/lease"
+	"steno/schema"
+)
+
+// Options says how to open a session for writing.
+type Options struct {
+	// Holder is this process; see [lease.Self].
+	Holder schema.Holder
+	// NewState makes an empty state to fold the log into; nil folds nothing
+	// and refuses nothing but what the line itself forbids.
+	NewState func() State
+	// Create makes a session that is not there yet. Without it that is
+	// NotFound: a call never makes a session.
+	Create bool
+	// Started is the data of session_started for a session that has none yet;
+	// nil is the empty object.
+	Started []byte
+	// Force takes the session from a holder that may be alive. The old writer
+	// ends in lost; safe, but two that force each other make no progress.
+	Force bool
+	// By and Reason go into the seal of a take-over.
+	By, Reason string
+	// Durable is called with each event once it is durable and applied, in the
+	// order of the log, also with the seal. It must be quick and must not call
+	// back into the Journal.
+	Durable func(Record)
+}
+
+// acquireTries bounds how often an acquisition starts over because another
+// process took a slot in between.
+const acquireTries = 5
+
+// Open acquires a session and folds its log. The steps and their order are
+// those of package lease: read, probe, claim, settle, read newest first, seal,
+// check.
+//
+// NotFound: there is no such session. SessionWriterActive and
+// SessionWriterAmbiguous: another process has it, or may have. CorruptLogLine,
+// TailSuspect and UnsupportedSchemaVersion: the log is damaged or newer, and
+// nothing was claimed. LogReadFailed, LogWriteFailed, SyncFailed: the disk.
+func Open(ctx context.Context, store Store, session string, opt Options) (*Journal, error) {
+	if err := schema.CheckSession(session); err != nil {
+		return nil, err
+	}
+	for try := 0; ; try++ {
+		j, err := acquire(ctx, store, session, opt)
+		// Another was faster. It may be dead already, or have lost the race
+		// itself; the next look at the lease tells.
+		if !errors.Is(err, schema.AlreadyExists) {
+			return j, err
+		}
+		if try == acquireTries {
+			if epoch, ok := schema.AsError(err).Details["epoch"].(uint64); ok { // the slot, and not the session's name
+				err = schema.AsError(lease.Status{State: lease.Active, Epoch: epoch}.Err(session)).Cause(err)
+			}
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Duration(1+try*try) * 2 * time.Millisecond):
+		}
+	}
+}
+
+func acquire(ctx context.Context, store Store, session string, opt Options) (*Journal, error) {
+	// (0) Damage that can be seen refuses before anything is claimed.
+	before, err := survey(ctx, store, session, opt)
+	if err != nil {
+		return nil, err
+	}
+	// (1) Probe.
+	if err := before.Lease.Err(session); err != nil && !opt.Force {
+		return nil, err
+	}
+	// (2, 3) Claim.
+	claim := schema.Claim{Session: session, Epoch: before.top() + 1, Time: time.Now(), Holder: opt.Holder}
+	header, err := claim.Append(nil)
+	if err != nil {
+		return nil, err
+	}
+	w, err := store.Claim(ctx, session, claim.Epoch, header)
+	if err != nil {
+		return nil, err
+	}
+	j := &Journal{store: store, session: session, epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}, tell: opt.Durable}
+	if err := j.open(ctx, before, claim, opt); err != nil {
+		return nil, errors.Join(err, w.Release())
+	}
+	return j, nil
+}
+
+// survey reads a session before it is claimed. A session that may be made and
+// is not there has an empty survey.
+func survey(ctx context.Context, store Store, session string, opt Options) (*Scan, error) {
+	so := ScanOptions{}
+	if opt.NewState != nil {
+		so.State = opt.NewState()
+	}
+	s := NewScan(store, session, so)
+	for _, err := range s.Items(ctx) {
+		if err == nil {
+			continue
+		}
+		if opt.Create && errors.Is(err, schema.NotFound) {
+			return &Scan{store: store, session: session}, nil
+		}
+		return nil, err
+	}
+	if err := s.refuse(opt.Force); err != nil {
+		return nil, err
+	}
+	if s.open == nil && !opt.Create {
+		return nil, schema.Errorf(schema.NotFound, "there is no session %s", session).With("session", session)
+	}
+	return s, nil
+}
+
+// refuse is the damage that no writer may go on over.
+func (s *Scan) refuse(force bool) error {
+	if s.FirstError == nil || force && !s.hard {
+		return nil
+	}
+	if !s.hard { // only a claim that cannot be read: who knows whose it is
+		return lease.Status{State: lease.Ambiguous, Epoch: s.top()}.Err(s.session)
+	}
+	return s.FirstError.Err(s.session)
+}
+
+// top is the highest slot taken.
+func (s *Scan) top() uint64 {
+	if len(s.segments) == 0 {
+		return 0
+	}
+	return s.segments[len(s.segments)-1].epoch
+}
+
+// open goes from a claim to a sealed segment.
+func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, opt Options) error {
+	// (4) What stands below the claim, down to the newest sealed segment, is
+	// made durable and its size noted. What a living predecessor adds later
+	// will not be acknowledged.
+	so := ScanOptions{below: j.epoch, sizes: map[uint64]int64{}}
+	for _, g := range slices.Backward(before.segments) {
+		size, err := j.writer.Settle(ctx, g.epoch)
+		if err != nil {
+			return err
+		}
+		so.sizes[g.epoch] = size
+		if before.open != nil && g.epoch == before.open.epoch {
+			break
+		}
+	}
+	// (5) Read, newest first, never beyond a noted size.
+	if opt.NewState != nil {
+		j.state = opt.NewState()
+		so.State = j.state
+	}
+	s := NewScan(j.store, j.session, so)
+	started, released := false, false
+	if before.top() > 0 {
+		for it, err := range s.Items(ctx) {
+			if err != nil {
+				return err
+			}
+			if e := it.Event; e != nil {
+				j.note(e.ID, place{it.Segment, it.Offset})
+				started = started || e.Type == schema.TypeSessionStarted
+				released = e.Type == schema.TypeWriterReleased
+			}
+		}
+	}
+	if err := s.refuse(opt.Force); err != nil {
+		return err
+	}
+	j.seq, j.sum = s.last, s.sum
+	// (6, 7) Seal; the append syncs and checks.
+	seal := j.sealOf(s, before.Lease, claim, released, opt)
+	j.how = seal.How
+	entries := []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}}
+	if !started {
+		data := opt.Started
+		if data == nil {
+			data = []byte("{}")
+		}
+		entries = append(entries, Entry{Type: schema.TypeSessionStarted, Data: data})
+	}
+	_, err := j.Append(ctx, entries...)
+	return err
+}
+
+// sealOf says what counts of the segments below a claim.
+func (j *Journal) sealOf(s *Scan, was lease.Status, claim schema.Claim, released bool, opt Options) *schema.Seal {
+	seal := &schema.Seal{Claim: claim.Sum.String(), How: schema.HowNew}
+	for _, g := range s.segments {
+		if s.open == nil || g.epoch > s.open.epoch {
+			seal.Void = append(seal.Void, g.epoch)
+		}
+	}
+	if s.open == nil {
+		return seal
+	}
+	length, size := s.end, s.open.size
+	seal.Previous = &schema.Previous{Epoch: s.open.epoch, Len: &length, Size: &size, Seq: s.last, Sum: s.sum}
+	evidence := schema.Evidence{State: string(was.State), By: opt.By, Reason: opt.Reason}
+	switch {
+	case was.State == lease.Active:
+		seal.How, evidence.Observed = schema.HowForced, "the lock is held"
+	case was.State == lease.Ambiguous:
+		seal.How, evidence.Observed = schema.HowForced, "the newest claim cannot be read"
+	case released:
+		seal.How = schema.HowResumed
+		return seal
+	default:
+		seal.How, evidence.State = schema.HowTakeover, string(lease.Stale)
+		evidence.Observed = "the lock is free and nothing was released"
+	}
+	if evidence.By == "" {
+		evidence.By = opt.Holder.Program
+	}
+	if evidence.Reason == "" {
+		evidence.Reason = "the session was asked for"
+	}
+	seal.Evidence = &evidence
+	return seal
+}
