@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,7 +34,7 @@ type Files struct {
 // is NotFound and nothing on disk changes.
 func OpenFiles(dir string, create bool) (*Files, error) {
 	if create {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := makeDir(dir); err != nil {
 			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder cannot be made: %s", plain(err)).Cause(err)
 		}
 	}
@@ -51,6 +52,31 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// makeDir makes a folder and what is missing above it, and makes their names
+// durable: a store whose own name is lost with the power has lost everything.
+func makeDir(dir string) error {
+	var above []string // whose folders get a new name in them
+	for p := dir; ; p = filepath.Dir(p) {
+		if _, err := os.Stat(p); !errors.Is(err, fs.ErrNotExist) || p == filepath.Dir(p) {
+			break
+		}
+		above = append(above, filepath.Dir(p))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, p := range above {
+		d, err := os.Open(p)
+		if err == nil {
+			err = errors.Join(d.Sync(), d.Close())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f *Files) open(create bool) (err error) {
