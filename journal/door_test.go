@@ -219,6 +219,7 @@ func TestWhatIsNoPlainFileIsUnsafeAndHangsNobody(t *testing.T) {
 					err := do()
 					if !errors.Is(err, schema.UnsafeStatePath) {
 						t.Errorf("%s gives %v", look, err)
+						return
 					}
 					if text := string(schema.Envelope(err)); strings.Contains(text, filepath.Dir(target)) || strings.Contains(text, "nowhere") {
 						t.Errorf("%s tells where it leads: %s", look, text)
@@ -383,5 +384,29 @@ func TestDamageIsNeverForced(t *testing.T) {
 	}
 	if !slices.Equal(before, tree(t, f.Dir())) {
 		t.Error("a refusal has changed the store")
+	}
+}
+
+// What was sound when it was surveyed may be damaged when it is read for the
+// seal, which would vouch for it.
+func TestDamageThatComesAfterTheClaimIsNotSealed(t *testing.T) {
+	files := journaltest.Files(t)
+	journaltest.Release(t, journaltest.Open(t, files, "s1"))
+	path := filepath.Join(files.Dir(), "sessions", "s1", "000001.jsonl")
+	flip := func() {
+		b, err := os.ReadFile(path)
+		must(t, err)
+		b[len(b)/2] ^= 1
+		must(t, os.WriteFile(path, b, 0o600))
+	}
+	store, faults := journaltest.Faulty(files)
+	faults.At(journaltest.Claimed, 1, flip)
+	if _, err := journal.Open(ctx, store, "s1", journaltest.Options()); !errors.Is(err, schema.CorruptLogLine) {
+		t.Errorf("got %v", err)
+	}
+	flip()
+	l := journaltest.Verify(t, files, "s1")
+	if l.Epochs != 1 || l.Count(schema.VoidClaim) != 1 {
+		t.Errorf("%d epochs, findings %v", l.Epochs, l.Findings)
 	}
 }
