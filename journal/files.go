@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,7 +34,7 @@ type Files struct {
 // is NotFound and nothing on disk changes.
 func OpenFiles(dir string, create bool) (*Files, error) {
 	if create {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := makeDir(dir, syncDir); err != nil {
 			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder cannot be made: %s", plain(err)).Cause(err)
 		}
 	}
@@ -51,6 +52,37 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// makeDir makes the folder of a store, and those above it that are missing,
+// and their names durable: a power cut that took the folder's name would take
+// every session with it.
+func makeDir(dir string, sync func(dir string) error) error {
+	parents := []string{filepath.Dir(filepath.Clean(dir))}
+	for d := parents[0]; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); err == nil || d == filepath.Dir(d) {
+			break
+		}
+		parents = append(parents, filepath.Dir(d))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, d := range parents {
+		// A folder that may be passed and not read cannot be synced.
+		if err := sync(d); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (f *Files) open(create bool) (err error) {
