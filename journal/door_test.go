@@ -14,7 +14,6 @@ import (
 
 	"steno/journal"
 	"steno/journal/journaltest"
-	"steno/lease"
 	"steno/schema"
 )
 
@@ -123,6 +122,30 @@ func TestAStoreIsMadeOnceWithItsModesSet(t *testing.T) {
 	}
 }
 
+func TestAStoresFolderOutlivesAPowerCut(t *testing.T) {
+	base := journaltest.TempDir(t)
+	dir := filepath.Join(base, "a", "b", "store")
+	for _, want := range [][]string{
+		{filepath.Join(base, "a", "b"), filepath.Join(base, "a"), base},
+		{filepath.Join(base, "a", "b")}, // whoever made it may have died before the sync
+	} {
+		var synced []string
+		must(t, journal.MakeDir(dir, func(d string) error {
+			if _, err := os.Stat(dir); err != nil {
+				t.Errorf("synced before it was made: %v", err)
+			}
+			synced = append(synced, d)
+			return nil
+		}))
+		if !slices.Equal(synced, want) {
+			t.Errorf("synced were %v, want %v", synced, want)
+		}
+	}
+	if err := journal.MakeDir(dir, func(string) error { return journaltest.ErrDisk }); !errors.Is(err, journaltest.ErrDisk) {
+		t.Errorf("a sync that fails gives %v", err)
+	}
+}
+
 func TestAStoreWithAForeignIDIsRefused(t *testing.T) {
 	for name, put := range map[string]struct {
 		put  func(path string) error
@@ -219,6 +242,7 @@ func TestWhatIsNoPlainFileIsUnsafeAndHangsNobody(t *testing.T) {
 					err := do()
 					if !errors.Is(err, schema.UnsafeStatePath) {
 						t.Errorf("%s gives %v", look, err)
+						return
 					}
 					if text := string(schema.Envelope(err)); strings.Contains(text, filepath.Dir(target)) || strings.Contains(text, "nowhere") {
 						t.Errorf("%s tells where it leads: %s", look, text)
@@ -318,70 +342,4 @@ func TestReadingChangesNoByteAndNoTime(t *testing.T) {
 		t.Errorf("before\n%q\nafter\n%q", before, after)
 	}
 	journaltest.Release(t, held)
-}
-
-func TestAnUnreadableClaimIsPassedByForceAlone(t *testing.T) {
-	f := journaltest.Files(t)
-	journaltest.Release(t, journaltest.Open(t, f, "s1"))
-	segment := func(n uint64) string { return filepath.Join(f.Dir(), "sessions", "s1", fmt.Sprintf("%06d.jsonl", n)) }
-	must(t, os.WriteFile(segment(2), []byte("garbage\n"), 0o600))
-	must(t, os.WriteFile(segment(3), nil, 0o600))
-	if st, err := f.Lease(ctx, "s1"); err != nil || st.State != lease.Ambiguous || st.Kind != schema.SessionWriterAmbiguous || st.Holder != nil || st.Epoch != 3 {
-		t.Errorf("the lease is %+v, %v", st, err)
-	}
-	_, err := journal.Open(ctx, f, "s1", journaltest.Options())
-	if !errors.Is(err, schema.SessionWriterAmbiguous) {
-		t.Errorf("opening gives %v", err)
-	}
-	j := journaltest.Force(t, f, "s1")
-	if j.Epoch() != 4 || j.How() != schema.HowForced {
-		t.Errorf("forced: epoch %d, %s", j.Epoch(), j.How())
-	}
-	l := journaltest.Verify(t, f, "s1")
-	var seal schema.Seal
-	must(t, schema.Unmarshal(l.Events[len(l.Events)-1].Data, &seal))
-	if !slices.Equal(seal.Void, []uint64{2, 3}) || seal.Evidence == nil || seal.Evidence.Reason != "the test says so" {
-		t.Errorf("the seal says %+v, %+v", seal, seal.Evidence)
-	}
-	if l.Count(schema.VoidClaim) != 2 || len(l.Findings) != 2 {
-		t.Errorf("the findings are %v", l.Findings)
-	}
-}
-
-func TestAClaimOfANewerVersionIsNeverForced(t *testing.T) {
-	f := journaltest.Files(t)
-	j, err := journal.Open(ctx, f, "s1", journaltest.Options())
-	must(t, err)
-	must(t, j.Close())
-	newer := strings.Replace(string(claimLine(2)), `"v":1`, `"v":2`, 1)
-	must(t, os.WriteFile(filepath.Join(f.Dir(), "sessions", "s1", "000002.jsonl"), []byte(newer), 0o600))
-	before := tree(t, f.Dir())
-	for _, force := range []bool{false, true} {
-		opt := journaltest.Options()
-		opt.Force = force
-		if _, err := journal.Open(ctx, f, "s1", opt); !errors.Is(err, schema.UnsupportedSchemaVersion) {
-			t.Errorf("forced %t: got %v", force, err)
-		}
-	}
-	if !slices.Equal(before, tree(t, f.Dir())) {
-		t.Error("a refusal has changed the store")
-	}
-}
-
-func TestDamageIsNeverForced(t *testing.T) {
-	f := journaltest.Files(t)
-	for epoch, b := range healthy(t) {
-		b[len(b)/2] ^= 1
-		must(t, os.MkdirAll(filepath.Join(f.Dir(), "sessions", "s1"), 0o700))
-		must(t, os.WriteFile(filepath.Join(f.Dir(), "sessions", "s1", fmt.Sprintf("%06d.jsonl", epoch)), b, 0o600))
-	}
-	before := tree(t, f.Dir())
-	opt := journaltest.Options()
-	opt.Force = true
-	if _, err := journal.Open(ctx, f, "s1", opt); !errors.Is(err, schema.CorruptLogLine) {
-		t.Errorf("got %v", err)
-	}
-	if !slices.Equal(before, tree(t, f.Dir())) {
-		t.Error("a refusal has changed the store")
-	}
 }

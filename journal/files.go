@@ -34,7 +34,7 @@ type Files struct {
 // is NotFound and nothing on disk changes.
 func OpenFiles(dir string, create bool) (*Files, error) {
 	if create {
-		if err := makeDir(dir); err != nil {
+		if err := makeDir(dir, syncDir); err != nil {
 			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder cannot be made: %s", plain(err)).Cause(err)
 		}
 	}
@@ -54,29 +54,35 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 	return f, nil
 }
 
-// makeDir makes a folder and what is missing above it, and makes their names
-// durable: a store whose own name is lost with the power has lost everything.
-func makeDir(dir string) error {
-	var above []string // whose folders get a new name in them
-	for p := dir; ; p = filepath.Dir(p) {
-		if _, err := os.Stat(p); !errors.Is(err, fs.ErrNotExist) || p == filepath.Dir(p) {
+// makeDir makes the folder of a store, and those above it that are missing,
+// and their names durable: a power cut that took the folder's name would take
+// every session with it.
+func makeDir(dir string, sync func(dir string) error) error {
+	parents := []string{filepath.Dir(filepath.Clean(dir))}
+	for d := parents[0]; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); err == nil || d == filepath.Dir(d) {
 			break
 		}
-		above = append(above, filepath.Dir(p))
+		parents = append(parents, filepath.Dir(d))
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for _, p := range above {
-		d, err := os.Open(p)
-		if err == nil {
-			err = errors.Join(d.Sync(), d.Close())
-		}
-		if err != nil {
+	for _, d := range parents {
+		// A folder that may be passed and not read cannot be synced.
+		if err := sync(d); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
 	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 func (f *Files) open(create bool) (err error) {

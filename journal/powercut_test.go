@@ -91,9 +91,18 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
 				c.t.Fatal("the sync did not fail")
 			}
-			if err := j.Close(); err != nil {
-				c.t.Fatal(err)
+			must(c.t, j.Close())
+			c.append(c.open())
+		},
+		"a writer that dies before its sync, and a claimant after it": func(c *cutter) {
+			j := c.open()
+			c.append(j)
+			c.faults.FailSync(1, journaltest.ErrDisk)
+			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
+				c.t.Fatal("the sync did not fail")
 			}
+			must(c.t, j.Close())
+			claimAndDie(c.t, c.store, "s1", 2)
 			c.append(c.open())
 		},
 		"a writer whose disk forgets": func(c *cutter) {
@@ -103,9 +112,7 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			if _, err := j.Append(ctx, journaltest.Note("forgotten")); err == nil {
 				c.t.Fatal("the sync did not fail")
 			}
-			if err := j.Close(); err != nil {
-				c.t.Fatal(err)
-			}
+			must(c.t, j.Close())
 			c.append(c.open())
 		},
 		"a first claim that is never sealed": func(c *cutter) {

@@ -61,6 +61,45 @@ func TestAWriterThatLeavesWhileItIsReadHasTornNothing(t *testing.T) {
 	}
 }
 
+// takenOver is a store in which a session is taken over while a reader lists
+// it: it has the names from before, and the size from after the old writer
+// wrote on.
+type takenOver struct {
+	journal.Store
+	takeOver func()
+}
+
+func (m *takenOver) Segments(ctx context.Context, session string) ([]lease.Segment, error) {
+	list, err := m.Store.Segments(ctx, session)
+	if f := m.takeOver; f != nil && err == nil {
+		m.takeOver = nil
+		f()
+		now, err := m.Store.Segments(ctx, session)
+		if err != nil {
+			return nil, err
+		}
+		list[0].Size = now[0].Size
+	}
+	return list, err
+}
+
+func TestAReaderThatIsOvertakenDoesNotTrustASurplus(t *testing.T) {
+	store := journaltest.Files(t)
+	old := journaltest.Open(t, store, "s1")
+	journaltest.Append(t, old, journaltest.Note("x"))
+	var next *journal.Journal
+	m := &takenOver{Store: store, takeOver: func() {
+		next = journaltest.Force(t, store, "s1")
+		if _, err := old.Append(ctx, journaltest.Note("too late")); !errors.Is(err, schema.SessionWriterLost) {
+			t.Errorf("the old writer gets %v", err)
+		}
+	}}
+	l := journaltest.Verify(t, m, "s1")
+	if l.Head != next.Head() || l.Count(schema.Surplus) != 1 {
+		t.Errorf("the head is %v, want %v; the findings are %v", l.Head, next.Head(), l.Findings)
+	}
+}
+
 func TestAReaderWaitsForASealButNotForEver(t *testing.T) {
 	store := journaltest.NewMemory()
 	j := journaltest.Open(t, store, "s1")
@@ -134,4 +173,27 @@ func TestALateSealOfAVoidClaimCountsForNothing(t *testing.T) {
 		t.Errorf("the findings are %v, the head is %v", l.Findings, l.Head)
 	}
 	journaltest.Append(t, next, journaltest.Note("x"))
+}
+
+// What a living predecessor adds once its segment is settled may never reach
+// the disk, so the seal must not count it.
+func TestAClaimantReadsNoFurtherThanItHasSettled(t *testing.T) {
+	files := journaltest.Files(t)
+	old := journaltest.Open(t, files, "s1")
+	journaltest.Append(t, old, journaltest.Note("x"))
+	head := old.Head()
+	store, faults := journaltest.Faulty(files)
+	// The first sync is that of the claim, the second settles.
+	faults.At(journaltest.Sync, 2, func() {
+		if _, err := old.Append(ctx, journaltest.Note("too late")); !errors.Is(err, schema.SessionWriterLost) {
+			t.Errorf("the old writer gets %v", err)
+		}
+	})
+	next := journaltest.Force(t, store, "s1")
+	if next.Head().Seq != head.Seq+1 {
+		t.Errorf("the head before the seal was %v, behind it is %v", head, next.Head())
+	}
+	if l := journaltest.Verify(t, store, "s1"); l.Count(schema.Surplus) != 1 || len(l.Findings) != 1 {
+		t.Errorf("the findings are %v", l.Findings)
+	}
 }

@@ -103,12 +103,11 @@ type segment struct {
 	sealed    bool  // a sound line of its own epoch stands in it
 	sealLine  int   // 0 if its seal cannot be read
 	seal      schema.Seal
-	void      bool          // a later seal lists it
-	pin       *pin          // what a later seal says of it
-	endSeq    uint64        // last number and sum, once it has been read
-	endSum    schema.Sum    //
-	endBad    bool          // damage stood behind them
-	lock      *lease.Status // only of the newest
+	void      bool       // a later seal lists it
+	pin       *pin       // what a later seal says of it
+	endSeq    uint64     // last number and sum, once it has been read
+	endSum    schema.Sum //
+	endBad    bool       // damage stood behind them
 }
 
 type pin struct {
