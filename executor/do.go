@@ -259,11 +259,11 @@ func (s *session) settleAll() {
 		if err == nil {
 			err = s.settle(c, r.Data)
 		}
+		if s.x.stopping.Err() != nil || !s.sound() {
+			return // the rest is for the next holder
+		}
 		if err != nil {
 			s.x.log.Error("an open call was not settled", "session", s.id, "call", c.ID, "kind", schema.KindOf(err), "err", err)
-			if s.journal.Err() != nil {
-				return
-			}
 		}
 	}
 }

@@ -203,6 +203,9 @@ func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, erro
 	case <-ctx.Done():
 		return journal.Record{}, ctx.Err()
 	}
+	if s.x.stopping.Err() != nil { // the settlement may have been cut short
+		return journal.Record{}, goingAway(s.id)
+	}
 	s.mu.Lock()
 	open := len(s.flights)
 	if open == 0 {
