@@ -196,7 +196,8 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 }
 
 // end records session_ended. Calls that are open would lose their results by
-// it, so it is refused while there are any.
+// it, so it is refused while there are any. The same end again is answered from
+// the record.
 func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, error) {
 	select {
 	case <-s.settled:
@@ -207,11 +208,17 @@ func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, erro
 		return journal.Record{}, goingAway(s.id)
 	}
 	s.mu.Lock()
-	open := len(s.flights)
-	if open == 0 {
-		s.view(func(st *replay.State) { open = len(st.Open()) })
+	open, ended := len(s.flights), (*replay.Ended)(nil)
+	s.view(func(st *replay.State) {
+		if ended = st.Ended; open == 0 {
+			open = len(st.Open())
+		}
+	})
+	if ended != nil && ended.Outcome == req.Outcome && ended.Reason == req.Reason {
+		s.mu.Unlock()
+		return s.journal.Event(ctx, ended.Seq)
 	}
-	if open > 0 {
+	if open > 0 && ended == nil {
 		s.mu.Unlock()
 		return journal.Record{}, schema.Errorf(schema.Backpressure, "%d calls of session %s are open", open, s.id).With("session", s.id).
 			With("next", "wait for their results, then end the session")
@@ -219,10 +226,10 @@ func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, erro
 	s.ending = true
 	s.mu.Unlock()
 	r, err := s.append(journal.Entry{Type: schema.TypeSessionEnded, Data: req.data()})
+	s.mu.Lock()
+	s.ending = false // from here on the log says so
+	s.mu.Unlock()
 	if err != nil {
-		s.mu.Lock()
-		s.ending = false
-		s.mu.Unlock()
 		return journal.Record{}, err
 	}
 	return r[0], nil
