@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -70,9 +71,9 @@ func (c *Client) Call(ctx context.Context, session string, req Request) (Answer,
 	if err := schema.CheckSession(session); err != nil {
 		return Answer{}, err // it would become part of a subject
 	}
-	b, err := json.Marshal(req, json.Deterministic(true))
+	b, err := encode(req)
 	if err != nil {
-		return Answer{}, schema.Errorf(schema.InvalidArgs, "the call has no JSON form: %v", err)
+		return Answer{}, err
 	}
 	m, err := c.request(ctx, "call."+session, b)
 	if err != nil {
@@ -89,9 +90,9 @@ func (c *Client) Enqueue(ctx context.Context, session string, req Request) error
 	if err := schema.CheckSession(session); err != nil {
 		return err
 	}
-	b, err := json.Marshal(req, json.Deterministic(true))
+	b, err := encode(req)
 	if err != nil {
-		return schema.Errorf(schema.InvalidArgs, "the call has no JSON form: %v", err)
+		return err
 	}
 	js, err := jetstream.New(c.conn)
 	if err != nil {
@@ -103,10 +104,20 @@ func (c *Client) Enqueue(ctx context.Context, session string, req Request) error
 	return nil
 }
 
-func (c *Client) ask(ctx context.Context, verb string, req, answer any) error {
-	b, err := json.Marshal(req, json.Deterministic(true))
+// encode is a request as JSON, with the values in it as they were given: what
+// must be replaced in them is replaced, and counted, where they are recorded.
+func encode(req any) ([]byte, error) {
+	b, err := json.Marshal(req, json.Deterministic(true), jsontext.AllowInvalidUTF8(true), jsontext.PreserveRawStrings(true))
 	if err != nil {
-		return schema.Errorf(schema.InvalidArgs, "the request has no JSON form: %v", err)
+		return nil, schema.Errorf(schema.InvalidArgs, "the request has no JSON form: %v", err)
+	}
+	return b, nil
+}
+
+func (c *Client) ask(ctx context.Context, verb string, req, answer any) error {
+	b, err := encode(req)
+	if err != nil {
+		return err
 	}
 	m, err := c.request(ctx, verb, b)
 	if err != nil {

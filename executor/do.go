@@ -64,6 +64,12 @@ func (s *session) do(ctx context.Context, req Request) (Answer, error) {
 	case <-ctx.Done():
 		return Answer{}, ctx.Err()
 	}
+	if known, err := s.known(&req); err != nil || known != nil && known.Result != nil {
+		if err != nil {
+			return Answer{}, err
+		}
+		return s.recorded(known) // whatever else becomes of the session
+	}
 	f, err := s.fly(req, func(f *flight) (Answer, error) { return s.run(f) })
 	if err != nil {
 		return Answer{}, err
@@ -265,11 +271,11 @@ func (s *session) settleAll() {
 		if err == nil {
 			err = s.settle(c, r.Data)
 		}
+		if s.x.stopping.Err() != nil || !s.sound() {
+			return // the rest is for the next holder
+		}
 		if err != nil {
 			s.x.log.Error("an open call was not settled", "session", s.id, "call", c.ID, "kind", schema.KindOf(err), "err", err)
-			if s.journal.Err() != nil {
-				return
-			}
 		}
 	}
 }

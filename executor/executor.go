@@ -157,8 +157,9 @@ func (x *Executor) Drain(ctx context.Context) error {
 		gate, err := x.cfg.Conn.Subscribe(x.to()+">", x.putOff)
 		if err == nil {
 			defer gate.Unsubscribe()
+			err = x.cfg.Conn.FlushTimeout(2 * time.Second) // it is there before the service goes
 		}
-		errs = append(errs, x.service.Stop())
+		errs = append(errs, err, x.service.Stop())
 	}
 	done := make(chan struct{})
 	go func() { x.work.Wait(); close(done) }()

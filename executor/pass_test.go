@@ -321,8 +321,8 @@ func TestACallForASessionOfADrainingHolderIsPutOff(t *testing.T) {
 	go func() { a.stop(); close(drained) }()
 	c := p.nats.Connect()
 	eventually(t, "the drain to begin", func() bool {
-		_, err := ask(t, c, "steno.v1.to."+a.holder+".call.s1", `{"call_id":"c0","name":"none"}`)
-		return schema.KindOf(err) == schema.Unavailable
+		m, err := c.RequestWithContext(within(t), "steno.v1.to."+a.holder+".call.s1", []byte(`{"call_id":"c0","name":"none"}`))
+		return err == nil && m.Header.Get("Steno-Error-Kind") == string(schema.Unavailable)
 	})
 	for range 10 {
 		_, err := ask(t, c, "steno.v1.call.s1", `{"call_id":"c2","name":"echo"}`)

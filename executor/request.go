@@ -45,9 +45,9 @@ type Answer struct {
 // maxName bounds the name of a tool that is asked for and need not exist.
 const maxName = 256
 
-// maxRequest bounds args, context and turn of one call together, so that the
-// call's line stays below schema.MaxLine.
-const maxRequest = schema.MaxLine - 8<<10
+// maxData bounds what comes from outside into one event, such as args, context
+// and turn of a call together, so that its line stays below schema.MaxLine.
+const maxData = schema.MaxLine - 8<<10
 
 // parseRequest is the door for calls. What it refuses is not recorded.
 func parseRequest(payload []byte) (Request, error) {
@@ -81,8 +81,8 @@ func (r *Request) check() error {
 	if len(r.Args) == 0 {
 		r.Args = jsontext.Value("{}")
 	}
-	if n := len(r.Args) + len(r.Context) + len(r.Turn); n > maxRequest {
-		return schema.Errorf(schema.PayloadTooLarge, "args, context and turn have %d bytes; the limit is %d", n, maxRequest).With("call_id", r.CallID)
+	if n := len(r.Args) + len(r.Context) + len(r.Turn); n > maxData {
+		return schema.Errorf(schema.PayloadTooLarge, "args, context and turn have %d bytes; the limit is %d", n, maxData).With("call_id", r.CallID)
 	}
 	var err error
 	r.sum, err = schema.ArgsSHA256(r.Args)
@@ -146,6 +146,8 @@ type OpenRequest struct {
 	Labels    jsontext.Value `json:"labels,omitzero"` // an object
 	TaskKind  string         `json:"task_kind,omitzero"`
 	Phase     string         `json:"phase,omitzero"`
+
+	replaced int // U+FFFD that the door put in
 }
 
 // started is the data of session_started.
@@ -158,6 +160,9 @@ func (r *OpenRequest) started() []byte {
 		if f.value != "" {
 			o.Text(f.key, f.value)
 		}
+	}
+	if r.replaced > 0 {
+		o.Uint("replaced", uint64(r.replaced))
 	}
 	return o.Bytes()
 }
@@ -247,6 +252,8 @@ type EndRequest struct {
 	Session string `json:"session"`
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitzero"`
+
+	replaced int // U+FFFD that the door put in
 }
 
 func (r *EndRequest) data() []byte {
@@ -254,6 +261,9 @@ func (r *EndRequest) data() []byte {
 	o.Text("outcome", r.Outcome)
 	if r.Reason != "" {
 		o.Text("reason", r.Reason)
+	}
+	if r.replaced > 0 {
+		o.Uint("replaced", uint64(r.replaced))
 	}
 	return o.Bytes()
 }
@@ -294,22 +304,33 @@ func (r *AppendRequest) entries() ([]journal.Entry, error) {
 		if err := schema.CheckData(e.Type, data); err != nil {
 			return nil, at(err)
 		}
-		out[i] = journal.Entry{ID: id, Type: e.Type, Data: withReplaced(data, replaced)}
+		if replaced > 0 {
+			if data, err = withReplaced(data, replaced); err != nil {
+				return nil, at(err)
+			}
+		}
+		out[i] = journal.Entry{ID: id, Type: e.Type, Data: data}
 	}
 	return out, nil
 }
 
-// withReplaced adds the count of replaced characters to an object.
-func withReplaced(data []byte, n int) []byte {
-	if n == 0 || len(data) == 0 || data[0] != '{' {
-		return data
+// withReplaced adds the count of replaced characters to data. An event that
+// has no place for it is refused: no log holds text that was changed without
+// saying so.
+func withReplaced(data []byte, n int) ([]byte, error) {
+	refuse := func(why string) error {
+		return schema.Errorf(schema.InvalidArgs, "%d characters are not valid Unicode, and cannot be replaced: %s", n, why)
+	}
+	var keys map[string]jsontext.Value
+	if data[0] != '{' || schema.Unmarshal(data, &keys) != nil {
+		return nil, refuse("data is no object that could say how many")
+	}
+	if _, taken := keys["replaced"]; taken {
+		return nil, refuse("data has a key replaced, which would say how many")
 	}
 	var o schema.Object
 	count := o.Uint("replaced", uint64(n)).Bytes()
-	if len(data) == 2 {
-		return count
-	}
-	return append(append(data[:len(data)-1:len(data)-1], ','), count[1:]...)
+	return append(append(data[:len(data)-1:len(data)-1], ','), count[1:]...), nil // it has text, so it is not empty
 }
 
 func splitDots(s string) iter.Seq[string] { return strings.SplitSeq(s, ".") }

@@ -40,10 +40,6 @@ func interrupted() verdict {
 		"the executor stopped before a result was recorded; whether the tool took effect is not known")}
 }
 
-// maxResult bounds the data of a tool_result, so that its line stays below
-// schema.MaxLine whatever escaping its text needs.
-const maxResult = schema.MaxLine - 8<<10
-
 // inspect sees every call and every result before they are encoded, and gives
 // the data of the tool_result. Whatever must happen to a value before its
 // first byte is written happens here: text becomes valid Unicode, and what is
@@ -52,7 +48,7 @@ func (x *Executor) inspect(req *Request, attempt uint64, out *verdict) []byte {
 	limit := MaxOutput
 	for {
 		data := out.encode(req, attempt, limit)
-		if len(data) <= maxResult {
+		if len(data) <= maxData {
 			return data
 		}
 		// Text that grows when it is escaped: NULs and the like take six bytes

@@ -196,19 +196,29 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 }
 
 // end records session_ended. Calls that are open would lose their results by
-// it, so it is refused while there are any.
+// it, so it is refused while there are any. The same end again is answered from
+// the record.
 func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, error) {
 	select {
 	case <-s.settled:
 	case <-ctx.Done():
 		return journal.Record{}, ctx.Err()
 	}
-	s.mu.Lock()
-	open := len(s.flights)
-	if open == 0 {
-		s.view(func(st *replay.State) { open = len(st.Open()) })
+	if s.x.stopping.Err() != nil { // the settlement may have been cut short
+		return journal.Record{}, goingAway(s.id)
 	}
-	if open > 0 {
+	s.mu.Lock()
+	open, ended := len(s.flights), (*replay.Ended)(nil)
+	s.view(func(st *replay.State) {
+		if ended = st.Ended; open == 0 {
+			open = len(st.Open())
+		}
+	})
+	if ended != nil && ended.Outcome == req.Outcome && ended.Reason == req.Reason {
+		s.mu.Unlock()
+		return s.journal.Event(ctx, ended.Seq)
+	}
+	if open > 0 && ended == nil {
 		s.mu.Unlock()
 		return journal.Record{}, schema.Errorf(schema.Backpressure, "%d calls of session %s are open", open, s.id).With("session", s.id).
 			With("next", "wait for their results, then end the session")
@@ -216,9 +226,8 @@ func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, erro
 	s.ending = true
 	s.mu.Unlock()
 	r, err := s.append(journal.Entry{Type: schema.TypeSessionEnded, Data: req.data()})
-	// From here on the fold refuses new calls; recorded ones are answered.
 	s.mu.Lock()
-	s.ending = false
+	s.ending = false // from here on the log says so, and answers recorded calls
 	s.mu.Unlock()
 	if err != nil {
 		return journal.Record{}, err

@@ -8,37 +8,46 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/journal"
 	"steno/replay"
 	"steno/schema"
 )
 
-// door reads the JSON of a request. Data of an event may nest as deep as it
-// may in the log, and lies three levels further in than there.
-func door(payload []byte, into any, level int) error {
+// door reads the JSON of a request and counts the characters that it has to
+// replace. level is how deep the request would stand in a line: what is
+// recorded of it may nest as deep as a line may.
+func door(payload []byte, into any, level int) (replaced int, err error) {
 	if len(payload) > schema.MaxLine {
-		return schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), schema.MaxLine)
+		return 0, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), schema.MaxLine)
 	}
 	if len(payload) == 0 {
 		payload = []byte("{}")
 	}
-	text, _, err := schema.Compact(nil, payload, level)
+	text, replaced, err := schema.Compact(nil, payload, level)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if text[0] != '{' {
-		return schema.Errorf(schema.InvalidArgs, "the request is not an object")
+		return 0, schema.Errorf(schema.InvalidArgs, "the request is not an object")
 	}
-	return schema.Unmarshal(text, into)
+	return replaced, schema.Unmarshal(text, into)
 }
+
+// Levels of requests: labels, a key of data, are a key of their request; the
+// data of an event lies in an object of a list of its request.
+const (
+	levelData  = 1
+	levelBatch = -2
+)
 
 // sessionOf is the session that a request names in its body.
 func sessionOf(payload []byte) (string, error) {
 	var v struct {
 		Session string `json:"session"`
 	}
-	err := door(payload, &v, -2)
+	_, err := door(payload, &v, levelBatch)
 	return v.Session, err
 }
 
@@ -56,7 +65,8 @@ func answer(v any, x *Executor, session string, head schema.Head) (reply, error)
 // runOpen makes a session, or tells of one that is there.
 func (x *Executor) runOpen(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
 	var req OpenRequest
-	if err := door(payload, &req, 0); err != nil {
+	var err error
+	if req.replaced, err = door(payload, &req, levelData); err != nil {
 		return reply{}, err
 	}
 	a, head, err := x.open(ctx, req)
@@ -82,8 +92,13 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 			return fail(schema.Errorf(schema.ResourceMissing, "the workspace is no folder that can be opened").With("session", req.Session))
 		}
 	}
-	if err := schema.CheckData(schema.TypeSessionStarted, req.started()); err != nil {
+	started := req.started()
+	if err := schema.CheckData(schema.TypeSessionStarted, started); err != nil {
 		return fail(err)
+	}
+	if len(started) > maxData {
+		return fail(schema.Errorf(schema.PayloadTooLarge, "what is said of the session has %d bytes; the limit is %d", len(started), maxData).
+			With("session", req.Session))
 	}
 	a := OpenAnswer{OK: true, Session: req.Session}
 	var head schema.Head
@@ -180,7 +195,7 @@ func (x *Executor) runGet(ctx context.Context, _ string, payload []byte, _ bool)
 // runList lists sessions and their leases; it reads no log.
 func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
 	var req ListRequest
-	if err := door(payload, &req, 0); err != nil {
+	if _, err := door(payload, &req, levelData); err != nil {
 		return reply{}, err
 	}
 	if req.Limit == 0 {
@@ -216,8 +231,12 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 // runAppend records events of an agent.
 func (x *Executor) runAppend(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
 	var req AppendRequest
-	if err := door(payload, &req, -2); err != nil {
+	if _, err := door(payload, &req, levelBatch); err != nil {
 		return reply{}, err
+	}
+	// Once more as it came: each event has a count of its own.
+	if err := json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)); err != nil {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "the request cannot be read").Cause(err)
 	}
 	if req.Session != session {
 		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
@@ -246,7 +265,8 @@ func (x *Executor) runAppend(ctx context.Context, session string, payload []byte
 // runEnd ends a session.
 func (x *Executor) runEnd(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
 	var req EndRequest
-	if err := door(payload, &req, 0); err != nil {
+	var err error
+	if req.replaced, err = door(payload, &req, levelData); err != nil {
 		return reply{}, err
 	}
 	if req.Session != session {
