@@ -48,7 +48,7 @@ func process() int {
 
 // run is the command without the process around it.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	a := &app{in: in, out: out, err: errOut}
+	a := &app{in: in, out: printer{out}, err: errOut}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
