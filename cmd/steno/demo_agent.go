@@ -76,13 +76,14 @@ func (d *demo) play(ctx context.Context) error {
 	}
 	defer func() { nc.Close(); server.Shutdown(); server.WaitForShutdown() }()
 	serving := natsContext{Description: "steno demo", URL: clientURL(server), User: o.Username, Password: o.Password}
-	if err := os.Mkdir(filepath.Join(d.dir, "nats"), 0o700); err != nil {
+	folder := filepath.Join(d.dir, "nats")
+	if err := os.Mkdir(folder, 0o700); err != nil {
 		return err
 	}
+	defer os.RemoveAll(folder) // its server is gone with us
 	if err := saveContext(d.app.contextFile(), serving); err != nil {
 		return err
 	}
-	defer os.Remove(d.app.contextFile()) // its server is gone with us
 	if d.store, err = d.app.store(true); err != nil {
 		return err
 	}

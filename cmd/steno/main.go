@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -47,7 +48,7 @@ func process() int {
 
 // run is the command without the process around it.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	a := &app{in: in, out: out, err: errOut}
+	a := &app{in: in, out: printer{out}, err: errOut}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(in)
@@ -207,6 +208,14 @@ func exactly(names ...string) cobra.PositionalArgs {
 
 // report writes the error envelope, one line.
 func (a *app) report(err error) { fmt.Fprintf(a.err, "%s\n", schema.Envelope(err)) }
+
+// tellStopping says on a signal what it waits for. The caller calls what it
+// returns when there is nothing more to wait for.
+func (a *app) tellStopping(signal context.Context, wait time.Duration) (done func() bool) {
+	return context.AfterFunc(signal, func() {
+		fmt.Fprintf(a.err, "stopping: what runs has %s to end; another signal ends it at once\n", wait)
+	})
+}
 
 // store opens the store; create makes it if it is not there.
 func (a *app) store(create bool) (*journal.Files, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -9,7 +10,20 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/schema"
 )
+
+// A printer is standard output. That it cannot be written is no bug of ours.
+type printer struct{ to io.Writer }
+
+func (p printer) Write(b []byte) (int, error) {
+	n, err := p.to.Write(b)
+	if err != nil {
+		return n, schema.Errorf(schema.WriteFailed, "standard output cannot be written").With("next", "check where it goes, and try again").Cause(err)
+	}
+	return n, nil
+}
 
 // json writes v as one line.
 func (a *app) json(v any) error {

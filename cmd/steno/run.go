@@ -101,9 +101,9 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 func (a *app) runLines(signal context.Context, b *backend, session string, in io.Reader, parallel int) error {
 	ctx, stop := context.WithCancel(signal)
 	defer stop()
-	defer context.AfterFunc(signal, func() {
-		fmt.Fprintf(a.err, "stopping: what runs has %s to end; another signal ends it at once\n", grace)
-	})()
+	if b.exec != nil { // elsewhere what runs goes on without us
+		defer a.tellStopping(signal, grace)()
+	}
 	lines, order, work := make(chan rawLine), make(chan *job, parallel), make(chan *job)
 	go readLines(ctx, in, lines)
 	var readErr error // set before order is closed

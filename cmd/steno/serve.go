@@ -37,6 +37,10 @@ func (a *app) serveCommand() *cobra.Command {
 }
 
 func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err error) {
+	o, err := listening(listen)
+	if err != nil {
+		return err
+	}
 	store, err := a.store(true)
 	if err != nil {
 		return err
@@ -54,10 +58,6 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 			return err
 		}
 		defer lock.Close()
-		o, err := listening(listen)
-		if err != nil {
-			return err
-		}
 		var kept natsContext // clients keep their credentials over a restart
 		if b, err := os.ReadFile(a.contextFile()); err == nil && json.Unmarshal(b, &kept) == nil && kept.Password != "" {
 			o.Username, o.Password = kept.User, kept.Password
@@ -96,6 +96,7 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 	if err := x.Start(ctx); err != nil {
 		return err
 	}
+	defer a.tellStopping(ctx, wait)()
 	if err := a.tellServing(store.ID(), where); err != nil {
 		return err
 	}

@@ -1,11 +1,15 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/gofrs/flock"
 )
 
 // serving starts a serve on a free port in dir and waits until it serves.
@@ -139,4 +143,50 @@ func TestServeDrains(t *testing.T) {
 		t.Errorf("serve: exit %d", code)
 	}
 	good(t, dir, "verify", "s1")
+}
+
+// held takes the lock of a serve that is not there.
+func held(t *testing.T, dir string) (release func()) {
+	t.Helper()
+	folder := filepath.Join(dir, ".steno", "nats")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l := flock.New(filepath.Join(folder, "lock"))
+	if ok, err := l.TryLock(); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	return func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestRunWaitsForAServeThatStarts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	release := held(t, dir)
+	p := launch(t, dir, "run", os.DevNull, "--session", "s1")
+	release() // it has ended before it served
+	if code := p.exit(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if _, pid := holderPID(t, dir, "s1"); pid != p.cmd.Process.Pid {
+		t.Errorf("the session was held by %d", pid)
+	}
+}
+
+func TestAServeThatCannotBeReached(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	defer held(t, dir)()
+	_, errOut, code := steno(t, dir, "run", os.DevNull, "--session", "s1")
+	if code != 11 || pick(t, errOut, "/error/kind") != "unavailable" || !strings.Contains(errOut, "cannot be reached") {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+	// Nothing is written past it.
+	if _, err := os.Stat(filepath.Join(dir, ".steno", "sessions")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
 }

@@ -84,6 +84,9 @@ func withoutSecrets(raw string) string {
 // startServer starts an embedded server and connects to it inside the process.
 func startServer(o *server.Options) (*server.Server, *nats.Conn, error) {
 	o.NoSigs, o.NoLog = true, true
+	if err := portIsFree(o); err != nil {
+		return nil, nil, err
+	}
 	s, err := server.NewServer(o)
 	if err != nil {
 		return nil, nil, schema.Errorf(schema.Unavailable, "the embedded NATS server cannot be made").Cause(err)
@@ -91,7 +94,7 @@ func startServer(o *server.Options) (*server.Server, *nats.Conn, error) {
 	s.Start()
 	if !s.ReadyForConnections(10 * time.Second) {
 		s.Shutdown()
-		return nil, nil, schema.Errorf(schema.Unavailable, "the embedded NATS server does not start; is its port in use?").
+		return nil, nil, schema.Errorf(schema.Unavailable, "the embedded NATS server does not start").
 			With("next", "try another port: steno serve --listen 127.0.0.1:0")
 	}
 	nc, err := nats.Connect("", nats.InProcessServer(s), nats.Name("steno"), nats.UserInfo(o.Username, o.Password))
@@ -100,6 +103,21 @@ func startServer(o *server.Options) (*server.Server, *nats.Conn, error) {
 		return nil, nil, schema.Errorf(schema.Unavailable, "the embedded NATS server cannot be reached").Cause(err)
 	}
 	return s, nc, nil
+}
+
+// portIsFree asks for the port itself. A server that does not get it has no
+// way to say so: it would be waited for in vain.
+func portIsFree(o *server.Options) error {
+	if o.DontListen || o.Port == server.RANDOM_PORT {
+		return nil
+	}
+	address := net.JoinHostPort(o.Host, strconv.Itoa(o.Port))
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return schema.Errorf(schema.Unavailable, "the embedded NATS server cannot listen on %s", address).
+			With("next", "try another port: steno serve --listen 127.0.0.1:0").Cause(err)
+	}
+	return l.Close()
 }
 
 // listening are the options of a server that others in this machine may reach.
