@@ -145,11 +145,11 @@ func TestReplacedCharactersAreCounted(t *testing.T) {
 	want(schema.TypeSessionStarted, `{"labels":{"a":"\ufffd"},"replaced":1}`)
 	// Each event of a batch has its own count.
 	if _, err := ask(t, n.conn, "steno.v1.session.append", `{"session":"s1","events":[
-		{"type":"note","data":{}},{"type":"note","data":{"a":"\udc00\ud800","b":"`+"\xff\xc3"+`"}},{"type":"note","data":{"replaced":"mine"}}]}`); err != nil {
+		{"type":"note","data":{}},{"type":"note","data":{"a":"\udc00\ud800","b":"`+"\xff\xc3"+`"}},{"type":"note","data":{"replaced":7}}]}`); err != nil {
 		t.Fatal(err)
 	}
 	l := p.read("s1")
-	for i, data := range []string{`{}`, `{"a":"\ufffd\ufffd","b":"��","replaced":4}`, `{"replaced":"mine"}`} {
+	for i, data := range []string{`{}`, `{"a":"\ufffd\ufffd","b":"��","replaced":4}`, `{"replaced":7}`} {
 		if got := string(l.Events[2+i].Data); got != data {
 			t.Errorf("event %d is %s, want %s", i, got, data)
 		}
