@@ -1,8 +1,12 @@
 package journal_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"runtime"
 	"testing"
 
 	"steno/journal"
@@ -195,5 +199,47 @@ func TestAClaimantReadsNoFurtherThanItHasSettled(t *testing.T) {
 	}
 	if l := journaltest.Verify(t, store, "s1"); l.Count(schema.Surplus) != 1 || len(l.Findings) != 1 {
 		t.Errorf("the findings are %v", l.Findings)
+	}
+}
+
+func TestALineOfAnyLengthIsReadInBoundedMemory(t *testing.T) {
+	const size, enough = 48 << 20, 16 << 20
+	s := healthy(t)
+	at := int64(len(s[3]))
+	s[3] = append(append(s[3], bytes.Repeat([]byte("x"), size)...), '\n')
+	long := sha256.Sum256(s[3][at : at+size])
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	l := read(t, s)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > enough {
+		t.Errorf("reading took %d bytes of memory for a line of %d", n, size)
+	}
+	want := schema.Finding{Kind: schema.TailSuspect, Reason: schema.OverLimit, Severity: schema.SeverityError, Segment: 3, Line: 6,
+		Offset: at, Bytes: size, SHA256: hex.EncodeToString(long[:]), LastGoodSeq: 15}
+	if len(l.Findings) != 1 {
+		t.Fatalf("the findings are %v", l.Findings)
+	}
+	want.Detail = l.Findings[0].Detail
+	if l.Findings[0] != want {
+		t.Errorf("found %+v, want %+v", l.Findings[0], want)
+	}
+}
+
+func TestALogThatIsNothingButDamageIsNamedLineByLine(t *testing.T) {
+	const bad = 5000
+	s := healthy(t)
+	s.insert(3, 4, bytes.Repeat([]byte("x\n"), bad))
+	l := read(t, s)
+	if l.Count(schema.InvalidJSON) != bad || len(l.Findings) != bad || len(l.Events) != 15 {
+		t.Errorf("%d bad lines give %d findings and %d events", bad, len(l.Findings), len(l.Events))
+	}
+	for i, f := range l.Findings {
+		if f.Line != 4+i || f.LastGoodSeq != 13 {
+			t.Fatalf("finding %d is %+v", i, f)
+		}
+	}
+	if last := l.Findings[bad-1]; last.NextGoodSeq != 14 {
+		t.Errorf("the last finding is %+v", last)
 	}
 }
