@@ -195,8 +195,14 @@ func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error
 	}
 	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
 		Args: req.Args, Context: req.Context, DryRun: req.DryRun, Workspace: s.workspace}
+	ctx := s.ctx
+	if tool.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, tool.Timeout)
+		defer cancel()
+	}
 	began := time.Now()
-	res, err := s.safely(tool, inv)
+	res, err := s.safely(ctx, tool, inv)
 	if s.ctx.Err() != nil && (err != nil || !res.OK) {
 		// We stopped it. That is neither its output nor its failure: the
 		// outcome stays open, and whoever holds the session next settles it.
@@ -208,7 +214,7 @@ func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error
 }
 
 // safely runs a tool so that its panic ends the call and not the process.
-func (s *session) safely(tool Tool, inv *Invocation) (res Result, err error) {
+func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.x.log.Error("a tool panicked", "session", s.id, "call", inv.CallID, "tool", tool.Name, "panic", p, "stack", string(debug.Stack()))
@@ -218,7 +224,7 @@ func (s *session) safely(tool Tool, inv *Invocation) (res Result, err error) {
 	if s.workspace == nil && s.noSpace != nil {
 		return Result{}, s.noSpace
 	}
-	res, err = tool.Run(s.ctx, inv)
+	res, err = tool.Run(ctx, inv)
 	var e *schema.Error
 	if err != nil && !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		// The model is shown the class only; the cause may hold anything.

@@ -185,12 +185,15 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 	s.mu.Unlock()
 	go func() {
 		defer s.x.work.Done()
+		defer func() { // also where a tool ends its goroutine
+			f.hasBegun()
+			s.mu.Lock()
+			delete(s.flights, call.CallID)
+			s.mu.Unlock()
+			close(f.done)
+		}()
+		f.err = schema.Errorf(schema.OutcomeUnknown, "the tool ended without an answer").With("session", s.id).With("call_id", call.CallID)
 		f.answer, f.err = run(f)
-		f.hasBegun()
-		s.mu.Lock()
-		delete(s.flights, call.CallID)
-		s.mu.Unlock()
-		close(f.done)
 	}()
 	return f, nil
 }
