@@ -31,3 +31,9 @@ func RecordedRequest(data []byte) (sum string, err error) {
 	err = r.check()
 	return r.sum, err
 }
+
+// SetStopWait makes a drain give up on tools sooner.
+func SetStopWait(x *Executor, d time.Duration) { x.stopWait = d }
+
+// SetRetryFirst makes deliveries of the queue come again sooner.
+func SetRetryFirst(x *Executor, d time.Duration) { x.retryFirst = d }
