@@ -83,9 +83,13 @@ func (c *Client) Call(ctx context.Context, session string, req Request) (Answer,
 	return Answer{req.CallID, m.Data, head}, err
 }
 
+// errNoRoom is what a server answers where a stream has reached a limit that
+// its operator has set.
+const errNoRoom = 10077
+
 // Enqueue puts a call into the work queue. nil means that it is queued, as
 // safely as the server syncs; its result comes as an event, or as the answer
-// to the same call through Call.
+// to the same call through Call. Backpressure: the queue is full.
 func (c *Client) Enqueue(ctx context.Context, session string, req Request) error {
 	if err := schema.CheckSession(session); err != nil {
 		return err
@@ -98,7 +102,11 @@ func (c *Client) Enqueue(ctx context.Context, session string, req Request) error
 	if err != nil {
 		return unavailable("the queue cannot be used", err)
 	}
-	if _, err := js.Publish(ctx, c.prefix+".v1.queue."+session, b); err != nil {
+	_, err = js.Publish(ctx, c.prefix+".v1.queue."+session, b)
+	if e, ok := errors.AsType[*jetstream.APIError](err); ok && e.ErrorCode == errNoRoom {
+		return schema.Errorf(schema.Backpressure, "the queue is full").With("session", session).Cause(err)
+	}
+	if err != nil {
 		return unavailable("the call was not queued", err)
 	}
 	return nil

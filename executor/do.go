@@ -62,7 +62,7 @@ func (s *session) do(ctx context.Context, req Request) (Answer, error) {
 	select {
 	case <-s.settled: // what an earlier process left open comes first
 	case <-ctx.Done():
-		return Answer{}, ctx.Err()
+		return Answer{}, s.x.ended(ctx, s.id)
 	}
 	if known, err := s.known(&req); err != nil || known != nil && known.Result != nil {
 		if err != nil {
@@ -78,7 +78,7 @@ func (s *session) do(ctx context.Context, req Request) (Answer, error) {
 	case <-f.done:
 		return f.answer, f.err
 	case <-ctx.Done():
-		return Answer{}, ctx.Err()
+		return Answer{}, s.x.ended(ctx, s.id)
 	}
 }
 

@@ -47,6 +47,7 @@ type verb struct {
 
 var callVerb = verb{"call", (*Executor).runCall, true}
 var appendVerb = verb{"append", (*Executor).runAppend, true}
+var deadVerb = verb{"append", (*Executor).runDead, true}
 var endVerb = verb{"end", (*Executor).runEnd, true}
 
 // serve registers the micro service.
@@ -101,7 +102,7 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 			slots = x.calls
 		}
 		leave, err := enter(slots)
-		if err == nil && !x.begin() {
+		if err == nil && !x.begin(nil) {
 			leave()
 			err = goingAway("")
 		}

@@ -20,8 +20,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +49,10 @@ type Config struct {
 	// SessionCalls bounds the calls of one session that run side by side. 8 if
 	// zero.
 	SessionCalls int
+	// Sessions bounds the sessions that this process holds: above it, those
+	// that nobody uses are released, the least recently used first. 1000 if
+	// zero.
+	Sessions int
 	// Logger gets what operators need to know; nil discards it.
 	Logger *slog.Logger
 }
@@ -67,15 +69,16 @@ type Executor struct {
 	stopping context.Context
 	stop     context.CancelFunc
 	service  micro.Service
-	queue    *queueDoor
 	calls    chan struct{} // a slot for each call that runs or waits, here or at its holder
 	verbs    chan struct{} // a slot for each request of another kind
 	work     sync.WaitGroup
 	replies  sync.Map // requests that are being handled
-	ackWait  time.Duration
+	// Set by New and by tests only.
+	ackWait, stopWait, retryFirst time.Duration
 
 	mu       sync.Mutex // guards the rest; never held during I/O
 	sessions map[string]*session
+	uses     uint64 // how often any session was asked for
 	draining bool
 }
 
@@ -94,8 +97,8 @@ func New(cfg Config) (*Executor, error) {
 		return nil, schema.Errorf(schema.InvalidConfig, "an executor needs tools")
 	case cfg.Holder.ID == "":
 		return nil, schema.Errorf(schema.InvalidConfig, "an executor needs a holder")
-	case cfg.MaxCalls < 0 || cfg.SessionCalls < 0:
-		return nil, schema.Errorf(schema.InvalidConfig, "limits on calls cannot be negative")
+	case cfg.MaxCalls < 0 || cfg.SessionCalls < 0 || cfg.Sessions < 0:
+		return nil, schema.Errorf(schema.InvalidConfig, "limits on calls and sessions cannot be negative")
 	}
 	var err error
 	if cfg.Prefix, err = prefix(cfg.Prefix); err != nil {
@@ -107,8 +110,11 @@ func New(cfg Config) (*Executor, error) {
 	if cfg.SessionCalls == 0 {
 		cfg.SessionCalls = 8
 	}
+	if cfg.Sessions == 0 {
+		cfg.Sessions = 1000
+	}
 	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls),
-		verbs: make(chan struct{}, maxVerbs), ackWait: ackWait, sessions: map[string]*session{}}
+		verbs: make(chan struct{}, maxVerbs), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{}}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
@@ -124,15 +130,21 @@ func (x *Executor) Start(ctx context.Context) error {
 	if err := x.sameStore(ctx); err != nil {
 		return err
 	}
+	var q *queueDoor
+	if x.cfg.Queue {
+		var err error
+		if q, err = openQueue(ctx, x); err != nil {
+			return err
+		}
+	}
 	if err := x.serve(); err != nil {
 		return err
 	}
-	if x.cfg.Queue {
-		q, err := openQueue(ctx, x)
-		if err != nil {
-			return errors.Join(err, x.service.Stop())
-		}
-		x.queue = q
+	if q != nil && x.begin(nil) {
+		go func() {
+			defer x.work.Done()
+			q.fetch()
+		}()
 	}
 	// The doors are open once the server has seen the subscriptions.
 	if err := x.cfg.Conn.FlushTimeout(5 * time.Second); err != nil {
@@ -141,18 +153,19 @@ func (x *Executor) Start(ctx context.Context) error {
 	return nil
 }
 
+// stopWait is how long a tool has to stop once it is told to.
+const stopWait = 5 * time.Second
+
 // Drain stops taking calls, lets running ones finish until ctx ends, then
 // stops their tools and leaves their outcome to whoever takes the session
 // next, and releases every lease. It returns when nothing runs any more.
+// Detached: a tool did not stop; its session is given back without a word.
 func (x *Executor) Drain(ctx context.Context) error {
 	x.mu.Lock()
 	x.draining = true
 	x.mu.Unlock()
 	x.stop()
 	var errs []error
-	if x.queue != nil {
-		x.queue.stop()
-	}
 	if x.service != nil {
 		gate, err := x.cfg.Conn.Subscribe(x.to()+">", x.putOff)
 		if err == nil {
@@ -167,14 +180,27 @@ func (x *Executor) Drain(ctx context.Context) error {
 	case <-done:
 	case <-ctx.Done():
 		x.cancel(errDraining)
-		<-done
+		select {
+		case <-done:
+		case <-time.After(x.stopWait):
+			errs = append(errs, schema.Errorf(schema.Detached, "a tool does not stop"))
+		}
 	}
 	x.cancel(errDraining)
+	reasons := map[*session]string{}
 	x.mu.Lock()
-	open := slices.Collect(maps.Values(x.sessions))
+	for _, s := range x.sessions {
+		if reasons[s] = "drained"; s.users > 0 {
+			reasons[s] = "" // something is still at work there
+		}
+	}
 	x.mu.Unlock()
-	for _, s := range open {
-		errs = append(errs, x.retire(s, "drained"))
+	for s, reason := range reasons {
+		select {
+		case <-s.ready:
+			errs = append(errs, x.retire(s, reason))
+		default: // a disk that does not answer; the end of the process gives it back
+		}
 	}
 	// Whoever asked has an answer on the wire before the connection goes.
 	errs = append(errs, x.cfg.Conn.FlushTimeout(2*time.Second))
@@ -202,15 +228,15 @@ func (x *Executor) hold(ctx context.Context, id string, create *OpenRequest) (*s
 				s.live()
 			}()
 		}
-		s.users++
+		x.use(s)
 		x.mu.Unlock()
 		err := s.await(ctx)
-		if err == nil && s.sound() {
+		if err == nil && s.usable() {
 			return s, nil
 		}
 		s.leave()
 		switch {
-		case err == nil: // it has failed or was lost meanwhile; look again once it is gone
+		case err == nil: // it was released, lost, or has failed; look again once it is gone
 			x.retire(s, "")
 		case errors.Is(err, schema.NotFound) && create != nil && s.create == nil:
 			// the one before us was not to make the session; we are
@@ -231,18 +257,47 @@ func (x *Executor) held(ctx context.Context, id string) (*session, error) {
 		x.mu.Unlock()
 		return nil, lost
 	}
-	s.users++
+	x.use(s)
 	x.mu.Unlock()
 	err := s.await(ctx)
-	if err == nil && s.sound() {
+	if err == nil && s.usable() {
 		return s, nil
 	}
 	s.leave()
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return nil, x.ended(ctx, id)
 	}
 	x.retire(s, "")
 	return nil, lost
+}
+
+// use counts a user of a session. The caller holds mu.
+func (x *Executor) use(s *session) {
+	x.uses++
+	s.users, s.used = s.users+1, x.uses
+}
+
+// thin releases sessions that nobody uses, while there are too many.
+func (x *Executor) thin() {
+	for {
+		var idle *session
+		x.mu.Lock()
+		if len(x.sessions) > x.cfg.Sessions {
+			for _, s := range x.sessions {
+				if s.users == 0 && !s.leaving && (idle == nil || s.used < idle.used) {
+					idle = s
+				}
+			}
+		}
+		if idle != nil {
+			idle.leaving = true
+		}
+		x.mu.Unlock()
+		if idle == nil {
+			return
+		}
+		x.retire(idle, "idle")
+	}
 }
 
 // retire takes a session out of the table once it has given back its lease, so
@@ -280,14 +335,18 @@ func enter(slots chan struct{}) (leave func(), err error) {
 	}
 }
 
-// begin counts a piece of work that Drain waits for; false while draining.
-func (x *Executor) begin() bool {
+// begin counts a piece of work that Drain waits for, and that uses a session
+// unless s is nil; false while draining.
+func (x *Executor) begin(s *session) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.draining {
 		return false
 	}
 	x.work.Add(1)
+	if s != nil {
+		x.use(s)
+	}
 	return true
 }
 
@@ -310,6 +369,14 @@ func goingAway(session string) error {
 		e.With("session", session)
 	}
 	return e
+}
+
+// ended is why somebody who waits with ctx is not waited for any more.
+func (x *Executor) ended(ctx context.Context, session string) error {
+	if x.ctx.Err() != nil {
+		return goingAway(session)
+	}
+	return ctx.Err()
 }
 
 func unavailable(what string, err error) error {

@@ -1,7 +1,39 @@
 package executor
 
-import "time"
+import (
+	"time"
+
+	"steno/schema"
+)
 
 // SetAckWait makes deliveries of the queue come again sooner. It must be called
 // before Start.
 func SetAckWait(x *Executor, d time.Duration) { x.ackWait = d }
+
+// ParseRequest is the door for calls: the event that a request becomes, and the
+// sum of its arguments.
+func ParseRequest(payload []byte) (typ string, data []byte, sum string, err error) {
+	r, err := parseRequest(payload)
+	if err != nil {
+		return "", nil, "", err
+	}
+	e := r.entry()
+	return e.Type, e.Data, r.sum, nil
+}
+
+// RecordedRequest reads a recorded call back, and gives the sum of its
+// arguments.
+func RecordedRequest(data []byte) (sum string, err error) {
+	var r Request
+	if err := schema.Unmarshal(data, &r); err != nil {
+		return "", err
+	}
+	err = r.check()
+	return r.sum, err
+}
+
+// SetStopWait makes a drain give up on tools sooner.
+func SetStopWait(x *Executor, d time.Duration) { x.stopWait = d }
+
+// SetRetryFirst makes deliveries of the queue come again sooner.
+func SetRetryFirst(x *Executor, d time.Duration) { x.retryFirst = d }

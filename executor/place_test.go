@@ -345,3 +345,11 @@ func effects(t testing.TB, path string) []string {
 	}
 	return strings.Fields(string(b))
 }
+
+// touch makes an empty file.
+func touch(t testing.TB, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

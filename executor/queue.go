@@ -2,7 +2,9 @@ package executor
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/oklog/ulid/v2"
 
 	"steno/schema"
 )
@@ -31,18 +34,28 @@ const ackWait = 30 * time.Second
 // can take it.
 const queueWorkers = 64
 
+// fetchWait is how long one request for a delivery stands. The server must not
+// be left with one that nobody listens to any more: what it answers with would
+// be silent for all of ackWait. So a drain waits for the end of the last one.
+const fetchWait = 500 * time.Millisecond
+
+// A delivery whose call cannot be done now is delivered again after a pause,
+// which doubles from retryFirst to retryLast, and parked after so many.
+const (
+	retryFirst    = time.Second
+	retryLast     = time.Minute
+	maxDeliveries = 10
+)
+
 // A queueDoor takes calls from the work queue. A delivery is acknowledged after
 // the result of its call is recorded.
 type queueDoor struct {
 	x        *Executor
 	js       jetstream.JetStream
 	consumer jetstream.Consumer
-	cancel   context.CancelFunc
-	fetching sync.WaitGroup
 }
 
-// openQueue makes the streams and the consumer if they are missing, and begins
-// to take calls.
+// openQueue makes the streams and the consumer if they are missing.
 func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 	js, err := jetstream.New(x.cfg.Conn)
 	if err != nil {
@@ -57,14 +70,19 @@ func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 	for _, cfg := range []jetstream.StreamConfig{queue, dead} {
 		s, err := js.CreateStream(ctx, cfg)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			s, err = js.Stream(ctx, cfg.Name)
+			s, err = js.Stream(ctx, cfg.Name) // made by somebody else, perhaps with limits
 		}
 		if err != nil {
 			return nil, unavailable("stream "+cfg.Name+" cannot be used", err)
 		}
-		if has := s.CachedInfo().Config.Metadata[metaStore]; has != x.cfg.Store.ID() {
-			return nil, schema.Errorf(schema.InvalidConfig, "stream %s belongs to store %q; this executor has %s", cfg.Name, has, x.cfg.Store.ID()).
+		has := s.CachedInfo().Config
+		if has.Metadata[metaStore] != x.cfg.Store.ID() {
+			return nil, schema.Errorf(schema.InvalidConfig, "stream %s belongs to store %q; this executor has %s", cfg.Name, has.Metadata[metaStore], x.cfg.Store.ID()).
 				With("next", "give all executors the same --dir, or use a server of its own")
+		}
+		if !slices.Contains(has.Subjects, cfg.Subjects[0]) {
+			return nil, schema.Errorf(schema.InvalidConfig, "stream %s takes %q; this executor needs %s", cfg.Name, has.Subjects, cfg.Subjects[0]).
+				With("next", "give all executors of a server the same prefix, or use an account of its own")
 		}
 	}
 	q.consumer, err = js.CreateOrUpdateConsumer(ctx, StreamQueue, jetstream.ConsumerConfig{Durable: consumer,
@@ -72,109 +90,118 @@ func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 	if err != nil {
 		return nil, unavailable("the queue's consumer cannot be used", err)
 	}
-	run, cancel := context.WithCancel(x.stopping)
-	q.cancel = cancel
-	q.fetching.Add(1)
-	go q.fetch(run)
 	return q, nil
 }
 
-// stop fetches no more. Deliveries that are on their way are finished by the
-// drain.
-func (q *queueDoor) stop() {
-	q.cancel()
-	q.fetching.Wait()
-}
-
-// fetch takes one delivery for each free worker.
-func (q *queueDoor) fetch(ctx context.Context) {
-	defer q.fetching.Done()
+// fetch takes one delivery for each free worker, until a drain begins.
+// Deliveries that are on their way are finished by the drain.
+func (q *queueDoor) fetch() {
+	stop := q.x.stopping.Done()
 	free := make(chan struct{}, queueWorkers)
-	pause := time.Second
 	for {
 		select {
 		case free <- struct{}{}:
-		case <-ctx.Done():
+		case <-stop:
 			return
 		}
-		msg, err := q.consumer.Next(jetstream.FetchContext(ctx))
-		if ctx.Err() != nil {
-			if err == nil {
-				_ = msg.Nak() // handed back at once; without it after the wait
-			}
+		// While no call more may run here, another executor can have it.
+		select {
+		case q.x.calls <- struct{}{}:
+			<-q.x.calls
+		case <-stop:
 			return
 		}
-		if err != nil {
-			<-free
-			if !errors.Is(err, nats.ErrTimeout) && !errors.Is(err, context.DeadlineExceeded) {
-				q.x.log.Warn("the queue does not deliver", "err", err)
-				select {
-				case <-time.After(pause):
-				case <-ctx.Done():
-				}
-			}
+		msg, err := q.consumer.Next(jetstream.FetchMaxWait(fetchWait))
+		if err == nil && q.x.begin(nil) {
+			go func() {
+				defer q.x.work.Done()
+				defer func() { <-free }()
+				q.deliver(msg)
+			}()
 			continue
 		}
-		if !q.x.begin() {
-			_ = msg.Nak()
+		<-free
+		if err == nil {
+			q.tell(msg, msg.Nak()) // handed back at once
 			return
 		}
-		go func() {
-			defer q.x.work.Done()
-			defer func() { <-free }()
-			q.deliver(msg)
-		}()
+		if errors.Is(err, nats.ErrTimeout) {
+			continue
+		}
+		q.x.log.Warn("the queue does not deliver", "err", err)
+		select {
+		case <-time.After(time.Second):
+		case <-stop:
+		}
 	}
 }
 
 // deliver does the call of a delivery and tells the broker what became of it.
 func (q *queueDoor) deliver(msg jetstream.Msg) {
-	alive, stop := context.WithCancel(context.Background())
-	defer stop()
-	go func() {
+	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
+	err := q.call(msg, session)
+	what := disposition(err)
+	if what == again && q.x.stopping.Err() != nil {
+		what = back
+	}
+	if what == again && deliveries(msg) >= maxDeliveries {
+		what = park
+	}
+	switch what {
+	case ack:
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		q.tell(msg, msg.DoubleAck(ctx)) // unconfirmed, it is delivered again and answered from the record
+	case dead, park:
+		if what == dead {
+			q.record(msg, session, err)
+		}
+		if err := q.bury(msg, session, err); err != nil {
+			q.x.log.Error("a dead letter could not be kept; it is delivered again", "session", session, "err", err)
+			q.tell(msg, msg.NakWithDelay(q.pause(msg)))
+			return
+		}
+		q.tell(msg, msg.TermWithReason(string(schema.KindOf(err))))
+	case again:
+		q.tell(msg, msg.NakWithDelay(q.pause(msg)))
+	case back:
+		q.tell(msg, msg.Nak())
+	}
+}
+
+// call does the call of a delivery, and keeps the delivery alive meanwhile.
+func (q *queueDoor) call(msg jetstream.Msg, session string) error {
+	ended := make(chan struct{})
+	var alive sync.WaitGroup
+	alive.Go(func() {
 		t := time.NewTicker(q.x.ackWait / 3)
 		defer t.Stop()
 		for {
 			select {
-			case <-alive.Done():
+			case <-ended:
 				return
 			case <-t.C:
 				_ = msg.InProgress() // if it does not arrive, the call is delivered again and joins
 			}
 		}
-	}()
-	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
-	err := goingAway(session)
+	})
+	defer alive.Wait()
+	defer close(ended)
 	select {
 	case q.x.calls <- struct{}{}:
-		_, err = q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
-		<-q.x.calls
+		defer func() { <-q.x.calls }()
 	case <-q.x.stopping.Done():
+		return goingAway(session)
 	}
-	stop()
-	how := disposition(err)
-	if how == again && q.x.stopping.Err() != nil {
-		how = back
-	}
-	switch how {
-	case ack:
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		if err := msg.DoubleAck(ctx); err != nil {
-			// It is delivered again and answered from the record.
-			q.x.log.Warn("an acknowledgement was not confirmed", "session", session, "err", err)
-		}
-	case dead:
-		if err := q.bury(msg, session, err); err != nil {
-			q.x.log.Error("a dead letter could not be kept; it is delivered again", "session", session, "err", err)
-			_ = msg.NakWithDelay(retryDelay(msg))
-			return
-		}
-		_ = msg.TermWithReason(string(schema.KindOf(err)))
-	case again:
-		_ = msg.NakWithDelay(retryDelay(msg))
-	case back:
-		_ = msg.Nak()
+	_, err := q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
+	return err
+}
+
+// tell logs that the broker could not be told what became of a delivery. It
+// delivers it again.
+func (q *queueDoor) tell(msg jetstream.Msg, err error) {
+	if err != nil {
+		q.x.log.Warn("the queue was not told what became of a delivery", "subject", msg.Subject(), "err", err)
 	}
 }
 
@@ -185,11 +212,12 @@ const (
 	ack   disposed = iota // a result is recorded
 	dead                  // it can never work
 	again                 // it may work later
+	park                  // it may work later, and has been tried often enough
 	back                  // this executor is going away
 )
 
 func disposition(err error) disposed {
-	switch k := schema.KindOf(err); k {
+	switch schema.KindOf(err) {
 	case "":
 		return ack
 	case schema.InvalidArgs, schema.PayloadTooLarge, schema.LineTooLong, schema.NotFound, schema.CallConflict, schema.SessionEnded,
@@ -200,28 +228,65 @@ func disposition(err error) disposed {
 	}
 }
 
-// retryDelay doubles from a second to a minute.
-func retryDelay(msg jetstream.Msg) time.Duration {
-	n := uint64(1)
+func deliveries(msg jetstream.Msg) uint64 {
 	if m, err := msg.Metadata(); err == nil {
-		n = m.NumDelivered
+		return m.NumDelivered
 	}
-	return min(time.Second<<min(n-1, 6), time.Minute)
+	return 1
 }
 
-// bury keeps a message that can never work, with its reason, before the queue
-// forgets it.
-func (q *queueDoor) bury(msg jetstream.Msg, session string, why error) error {
-	deliveries := "1"
-	if m, err := msg.Metadata(); err == nil {
-		deliveries = strconv.FormatUint(m.NumDelivered, 10)
+// pause is the time until a delivery comes again.
+func (q *queueDoor) pause(msg jetstream.Msg) time.Duration {
+	return min(q.x.retryFirst<<min(deliveries(msg)-1, 6), retryLast)
+}
+
+// record writes a dead letter into the log of its session, where there is one
+// that can be written. A delivery that comes again has the same id, so it is
+// written once.
+func (q *queueDoor) record(msg jetstream.Msg, session string, why error) {
+	var o schema.Object
+	var call struct {
+		CallID string `json:"call_id"`
 	}
+	if schema.Unmarshal(msg.Data(), &call) == nil && schema.CheckCallID(call.CallID) == nil {
+		o.Text("call_id", call.CallID)
+	}
+	text, _ := Truncate(string(msg.Data()), maxDeadMessage)
+	o.Text("reason", string(schema.KindOf(why))).Uint("deliveries", deliveries(msg)).Text("message", text)
+	id := newID()
+	if m, err := msg.Metadata(); err == nil {
+		sum := sha256.Sum256(strconv.AppendUint([]byte(q.x.cfg.Store.ID()+" "), m.Sequence.Stream, 10))
+		_ = id.SetTime(ulid.Timestamp(m.Timestamp)) // errs beyond the year 10889
+		_ = id.SetEntropy(sum[:10])
+	}
+	b, err := encode(AppendRequest{Session: session, Events: []AppendEvent{{ID: id.String(), Type: schema.TypeDeadLetter, Data: o.Bytes()}}})
+	if err == nil {
+		_, err = q.x.route(q.x.ctx, deadVerb, session, b, 0, false)
+	}
+	if err != nil && schema.ValidSession(session) && !errors.Is(err, schema.NotFound) {
+		q.x.log.Warn("a dead letter is not in the log of its session", "session", session, "kind", schema.KindOf(err), "err", err)
+	}
+}
+
+// maxDeadMessage bounds what a log keeps of a dead letter.
+const maxDeadMessage = 4 << 10
+
+// bury keeps a message that can never work, with its reason, before the queue
+// forgets it. One that is as long as a message can be loses its end, since its
+// reason needs room.
+func (q *queueDoor) bury(msg jetstream.Msg, session string, why error) error {
 	if !schema.ValidSession(session) {
 		session = "_"
 	}
+	data := msg.Data()
+	header := nats.Header{HeaderErrorKind: {string(schema.KindOf(why))}, "Steno-Error": {shorten(schema.AsError(why).Message, 1<<10)},
+		"Steno-Deliveries": {strconv.FormatUint(deliveries(msg), 10)}}
+	if most := int(q.x.cfg.Conn.MaxPayload()) - 8<<10; len(data) > most {
+		header.Set("Steno-Bytes", strconv.Itoa(len(data)))
+		data = data[:most]
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_, err := q.js.PublishMsg(ctx, &nats.Msg{Subject: q.x.cfg.Prefix + ".v1.dead." + session, Data: msg.Data(), Header: nats.Header{
-		HeaderErrorKind: {string(schema.KindOf(why))}, "Steno-Error": {schema.AsError(why).Message}, "Steno-Deliveries": {deliveries}}})
+	_, err := q.js.PublishMsg(ctx, &nats.Msg{Subject: q.x.cfg.Prefix + ".v1.dead." + session, Data: data, Header: header})
 	return err
 }

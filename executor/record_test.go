@@ -252,3 +252,17 @@ func TestCallsGoOnOverAFailureOfTheLog(t *testing.T) {
 		t.Errorf("%d calls are recorded in %d epochs, %d failed", len(log.State.Calls), len(log.State.Epochs), failed.Load())
 	}
 }
+
+// pendingAcks is how many deliveries of the queue are with executors.
+func pendingAcks(t *testing.T, conn *nats.Conn) int {
+	t.Helper()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := js.Consumer(within(t), executor.StreamQueue, "STENO_EXECUTORS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.CachedInfo().NumAckPending
+}

@@ -279,15 +279,15 @@ type EndAnswer struct {
 const maxBatch = 1000
 
 // entries checks what may be appended and gives each event its own count of
-// replaced characters.
-func (r *AppendRequest) entries() ([]journal.Entry, error) {
+// replaced characters. Dead letters may only come from an executor.
+func (r *AppendRequest) entries(dead bool) ([]journal.Entry, error) {
 	if len(r.Events) == 0 || len(r.Events) > maxBatch {
 		return nil, schema.Errorf(schema.InvalidArgs, "an append has 1 to %d events; this has %d", maxBatch, len(r.Events)).With("session", r.Session)
 	}
 	out := make([]journal.Entry, len(r.Events))
 	for i, e := range r.Events {
 		at := func(err error) error { return schema.AsError(err).With("session", r.Session).With("event", i) }
-		if err := schema.Appendable(e.Type); err != nil {
+		if err := schema.Appendable(e.Type); err != nil && !(dead && e.Type == schema.TypeDeadLetter) {
 			return nil, at(err)
 		}
 		var id ulid.ULID

@@ -23,7 +23,11 @@ type session struct {
 
 	retired sync.Once
 	gave    error // what went wrong when it was given back; set by retired
-	users   int   // who uses it now; guarded by the executor's mu
+
+	// Guarded by the executor's mu.
+	users   int    // requests, calls on their way, and live
+	used    uint64 // the executor's count of uses at the last one
+	leaving bool   // it is being released
 
 	// Set before ready is closed and not changed afterwards.
 	journal   *journal.Journal
@@ -69,6 +73,7 @@ func (s *session) live() {
 		return
 	}
 	close(s.ready)
+	s.x.thin()
 	s.settleAll()
 }
 
@@ -106,12 +111,21 @@ func (s *session) await(ctx context.Context) error {
 	case <-s.ready:
 		return s.err
 	case <-ctx.Done():
-		return ctx.Err()
+		return s.x.ended(ctx, s.id)
 	}
 }
 
 // sound reports whether the session, which is open, can still be written.
 func (s *session) sound() bool { return s.journal.Err() == nil }
+
+// usable reports whether the session, which is open, will stay so while it has
+// users.
+func (s *session) usable() bool {
+	s.x.mu.Lock()
+	leaving := s.leaving
+	s.x.mu.Unlock()
+	return !leaving && s.sound()
+}
 
 // leave says that one of its users no longer needs the session.
 func (s *session) leave() {
@@ -176,7 +190,7 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 		s.mu.Unlock()
 		return nil, schema.Errorf(schema.SessionEnded, "session %s is ending", s.id).With("session", s.id)
 	}
-	if !s.x.begin() {
+	if !s.x.begin(s) {
 		s.mu.Unlock()
 		return nil, goingAway(s.id)
 	}
@@ -185,12 +199,16 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 	s.mu.Unlock()
 	go func() {
 		defer s.x.work.Done()
+		defer s.leave()
+		defer func() { // also where a tool ends its goroutine
+			f.hasBegun()
+			s.mu.Lock()
+			delete(s.flights, call.CallID)
+			s.mu.Unlock()
+			close(f.done)
+		}()
+		f.err = schema.Errorf(schema.OutcomeUnknown, "the tool ended without an answer").With("session", s.id).With("call_id", call.CallID)
 		f.answer, f.err = run(f)
-		f.hasBegun()
-		s.mu.Lock()
-		delete(s.flights, call.CallID)
-		s.mu.Unlock()
-		close(f.done)
 	}()
 	return f, nil
 }
@@ -202,7 +220,7 @@ func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, erro
 	select {
 	case <-s.settled:
 	case <-ctx.Done():
-		return journal.Record{}, ctx.Err()
+		return journal.Record{}, s.x.ended(ctx, s.id)
 	}
 	if s.x.stopping.Err() != nil { // the settlement may have been cut short
 		return journal.Record{}, goingAway(s.id)

@@ -127,7 +127,7 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 		select {
 		case <-time.After(routeRetry):
 		case <-ctx.Done():
-			return fail(ctx.Err())
+			return fail(x.ended(ctx, req.Session))
 		}
 	}
 }
@@ -228,8 +228,18 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 	return answer(a, x, "", schema.Head{})
 }
 
-// runAppend records events of an agent.
+// runAppend records events of an agent. Other executors may pass dead letters
+// on to the holder.
 func (x *Executor) runAppend(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	return x.append(ctx, session, payload, here, here)
+}
+
+// runDead records a dead letter of the queue.
+func (x *Executor) runDead(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	return x.append(ctx, session, payload, here, true)
+}
+
+func (x *Executor) append(ctx context.Context, session string, payload []byte, here, dead bool) (reply, error) {
 	var req AppendRequest
 	if _, err := door(payload, &req, levelBatch); err != nil {
 		return reply{}, err
@@ -241,7 +251,7 @@ func (x *Executor) runAppend(ctx context.Context, session string, payload []byte
 	if req.Session != session {
 		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
 	}
-	entries, err := req.entries()
+	entries, err := req.entries(dead)
 	if err != nil {
 		return reply{}, err
 	}

@@ -1,0 +1,222 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/executor"
+	"steno/journal/journaltest"
+	"steno/schema"
+)
+
+const secret = "hunter2-do-not-tell"
+
+func TestWhatBecomesOfACall(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	code := 3
+	type result = executor.Result
+	outcomes := map[string]struct {
+		run  func(context.Context) (result, error)
+		want string // what the data holds
+		kind schema.Kind
+	}{
+		"ok": {func(context.Context) (result, error) {
+			return result{OK: true, Output: "out", ExitCode: new(int), Summary: "done", Content: jsontext.Value(`[ { "type" : "text" } ]`), Structured: jsontext.Value(`{"n":1e400}`),
+				FilesRead: []string{"a"}, FilesChanged: []string{"b", "c\xff"}, Terminate: true}, nil
+		}, `"ok":true,"output":"out","exit_code":0,"summary":"done","content":[{"type":"text"}],"structured":{"n":1e400},` +
+			`"files_read":["a"],"files_changed":["b","c�"],"terminate":true,"duration_us":`, ""},
+		"non-zero exit": {func(context.Context) (result, error) { return result{Output: "no", ExitCode: &code}, nil },
+			`"ok":false,"output":"no","exit_code":3`, ""},
+		"kind": {func(context.Context) (result, error) {
+			return result{}, schema.Errorf(schema.NoMatch, "not there").With("path", "a").Cause(errors.New(secret))
+		}, `"ok":false,"error":{"kind":"no_match","message":"not there","details":{"next":"read the file again and copy the text exactly","path":"a","session":"s1"}}`, schema.NoMatch},
+		"wrapped kind": {func(context.Context) (result, error) {
+			return result{}, fmt.Errorf("%s: %w", secret, schema.Errorf(schema.NotUnique, "twice"))
+		}, `"message":"twice"`, schema.NotUnique},
+		"unexpected": {func(context.Context) (result, error) { return result{Output: secret}, errors.New(secret) },
+			`"error":{"kind":"tool_failed","message":"the tool failed unexpectedly","details":{"class":"*errors.errorString",`, schema.ToolFailed},
+		"deadline of its own": {func(context.Context) (result, error) {
+			return result{}, fmt.Errorf("%s: %w", secret, context.DeadlineExceeded)
+		}, `"message":"the deadline passed"`, schema.Timeout},
+		"cancelled by itself": {func(context.Context) (result, error) { return result{}, context.Canceled }, `"message":"cancelled"`, schema.Cancelled},
+		"panic":               {func(context.Context) (result, error) { panic(secret) }, `"details":{"class":"panic",`, schema.ToolFailed},
+		"panic of an error":   {func(context.Context) (result, error) { panic(errors.New(secret)) }, `"details":{"class":"panic",`, schema.ToolFailed},
+		"nil map":             {func(context.Context) (result, error) { var m map[string]int; m["a"] = 1; return result{}, nil }, `"class":"panic"`, schema.ToolFailed},
+		"odd details": {func(context.Context) (result, error) {
+			return result{}, schema.Errorf(schema.ToolFailed, "broken \xff").With("f", func() {}).With("text", secret)
+		}, `"message":"broken �","details":{"next":`, schema.ToolFailed},
+		"long message": {func(context.Context) (result, error) {
+			return result{}, schema.Errorf(schema.ToolFailed, "%s", strings.Repeat("\x00", 1<<20))
+		}, `bytes left out`, schema.ToolFailed},
+		"long details": {func(context.Context) (result, error) {
+			return result{}, schema.Errorf(schema.ToolFailed, "long").With("text", strings.Repeat("a", 1<<20))
+		}, `"message":"long","details":{"next":`, schema.ToolFailed},
+		"a kind that is none": {func(context.Context) (result, error) { return result{}, schema.Errorf("no_such_kind", "odd") }, `"message":"odd"`, schema.ToolFailed},
+	}
+	var tools []executor.Tool
+	names := map[string]string{}
+	for what, o := range outcomes {
+		name := strings.ReplaceAll(what, " ", "_")
+		names[what] = name
+		tools = append(tools, toolOf(name, func(ctx context.Context, _ *executor.Invocation) (executor.Result, error) { return o.run(ctx) }))
+	}
+	n := p.node(tools)
+	n.open("s1")
+	for what, o := range outcomes {
+		a := n.call("s1", names[what], names[what], `{}`)
+		p.wantRecorded("s1", a)
+		if !strings.Contains(string(a.Data), o.want) || kindOfResult(t, a.Data) != o.kind {
+			t.Errorf("%s is answered\n%.400s\nwant in it\n%s", what, a.Data, o.want)
+		}
+		if strings.Contains(string(a.Data), secret) {
+			t.Errorf("%s tells the cause: %.400s", what, a.Data)
+		}
+	}
+	// The process lives, and the operator's log has the causes.
+	if log := n.log.String(); strings.Count(log, secret) < 3 || !strings.Contains(log, "panicked") {
+		t.Errorf("the log does not tell the causes:\n%.2000s", log)
+	}
+}
+
+func TestOutputThatIsTooLongIsCutAndMarked(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	var res executor.Result
+	n := p.node([]executor.Tool{toolOf("say", func(context.Context, *executor.Invocation) (executor.Result, error) { return res, nil })})
+	n.open("s1")
+	big := jsontext.Value(`"` + strings.Repeat("s", executor.MaxOutput) + `"`)
+	paths := make([]string, 1000)
+	for i := range paths {
+		paths[i] = fmt.Sprintf("%04d/%s", i, strings.Repeat("\x01", 1000))
+	}
+	for i, c := range []struct {
+		what   string
+		res    executor.Result
+		policy string // of the mark; "" for none
+		bytes  int
+		limit  int // no mark has a higher limit
+	}{
+		{"what just fits", executor.Result{Output: strings.Repeat("a", executor.MaxOutput)}, "", 0, 0},
+		{"one byte too many", executor.Result{Output: strings.Repeat("a", executor.MaxOutput+1)}, "head_tail", executor.MaxOutput + 1, executor.MaxOutput},
+		{"much too many", executor.Result{Output: strings.Repeat("ü", 1<<20)}, "head_tail", 2 << 20, executor.MaxOutput},
+		{"nothing but NULs", executor.Result{Output: strings.Repeat("\x00", 1<<20)}, "head_tail", 1 << 20, executor.MaxOutput},
+		{"nothing but broken text", executor.Result{Output: strings.Repeat("\xff", 1<<20)}, "head_tail", 3 << 20, executor.MaxOutput},
+		{"controls that just fit in", executor.Result{Output: strings.Repeat("\x1b", executor.MaxOutput)}, "head_tail", executor.MaxOutput, executor.MaxOutput / 2},
+		{"a structured answer that is too long", executor.Result{Output: "out", Structured: big}, "left_out", len(big), executor.MaxOutput},
+		{"content that is too long", executor.Result{Output: "out", Content: big}, "left_out", len(big), executor.MaxOutput},
+		{"a structured answer that is no JSON", executor.Result{Output: "out", Structured: jsontext.Value(`{"a":`)}, "left_out", 5, executor.MaxOutput},
+		{"too much of everything", executor.Result{Output: strings.Repeat("\x00", 1<<20), Content: big[1 : len(big)-1], Structured: big, Summary: strings.Repeat("\x01", 1<<20), FilesRead: paths, FilesChanged: paths},
+			"head_tail", 1 << 20, executor.MaxOutput},
+		{"too many files", executor.Result{Output: "out", FilesRead: paths}, "left_out", 1000 * 1005, executor.MaxOutput},
+	} {
+		res = c.res
+		res.OK = true
+		id := fmt.Sprint("c", i)
+		done := make(chan executor.Answer, 1)
+		go func() { done <- n.call("s1", id, "say", `{}`) }()
+		a := wait(t, c.what, done)
+		p.wantRecorded("s1", a)
+		mark := field[struct {
+			Limit  int    `json:"limit"`
+			Bytes  int    `json:"bytes"`
+			Policy string `json:"policy"`
+		}](t, a.Data, "truncated")
+		if mark.Policy != c.policy || mark.Bytes != c.bytes || mark.Limit > c.limit {
+			t.Errorf("%s is marked %+v", c.what, mark)
+		}
+		out := field[string](t, a.Data, "output")
+		if len(out) > executor.MaxOutput || c.policy != "head_tail" && c.res.Output != out || c.policy == "head_tail" && !strings.Contains(out, "bytes left out") {
+			t.Errorf("%s: the output has %d bytes", c.what, len(out))
+		}
+		if len(a.Data) > schema.MaxLine {
+			t.Errorf("%s: the result has %d bytes", c.what, len(a.Data))
+		}
+	}
+}
+
+func TestTheLargestCallFitsItsLine(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo})
+	session := strings.Repeat("s", 128)
+	n.open(session)
+	odd := strings.Repeat("\x01", 256)
+	req := executor.Request{CallID: strings.Repeat("c", 256), Name: odd, Key: odd, DryRun: true}
+	room := schema.MaxLine - 8<<10
+	req.Context = jsontext.Value(`"` + strings.Repeat("x", 1000) + `"`)
+	req.Turn = jsontext.Value(`7`)
+	req.Args = jsontext.Value(`{"a":"` + strings.Repeat("a", room-len(`{"a":""}`)-len(req.Context)-len(req.Turn)) + `"}`)
+	for _, name := range []string{odd, "echo"} {
+		req.Name = name
+		a, err := n.Do(within(t), session, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.wantRecorded(session, a)
+		req.CallID = "d" + req.CallID[1:]
+	}
+	req.CallID = "e" + req.CallID[1:]
+	req.Args = jsontext.Value(`{"a":"a` + string(req.Args[len(`{"a":"`):]))
+	_, err := n.Do(within(t), session, req)
+	wantErr(t, err, schema.PayloadTooLarge)
+}
+
+func TestAToolHasTheTimeThatItDeclares(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	slow := toolOf("slow", func(ctx context.Context, _ *executor.Invocation) (executor.Result, error) {
+		<-ctx.Done()
+		return executor.Result{}, ctx.Err()
+	})
+	slow.Timeout = 20 * time.Millisecond
+	late := toolOf("late", func(ctx context.Context, _ *executor.Invocation) (executor.Result, error) {
+		<-ctx.Done()
+		return executor.Result{OK: true, Output: "made it"}, nil
+	})
+	late.Timeout = slow.Timeout
+	n := p.node([]executor.Tool{slow, late, echo})
+	n.open("s1")
+	a := n.call("s1", "c1", "slow", `{}`)
+	wantKindOfResult(t, a.Data, schema.Timeout)
+	p.wantRecorded("s1", a)
+	if again := n.call("s1", "c1", "slow", `{}`); string(again.Data) != string(a.Data) {
+		t.Errorf("the second time the answer is %s", again.Data)
+	}
+	wantKindOfResult(t, n.call("s1", "c2", "late", `{}`).Data, "") // what came of it is a result
+	n.call("s1", "c3", "echo", `{}`)
+}
+
+func TestASessionWhoseWorkspaceIsGoneSaysSo(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo})
+	if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Workspace: p.dir}); err != nil {
+		t.Fatal(err)
+	}
+	// The store itself is no workspace.
+	a := n.call("s1", "c1", "echo", `{}`)
+	if field[bool](t, a.Data, "ok") || strings.Contains(string(a.Data), p.dir) {
+		t.Errorf("the answer is %s", a.Data)
+	}
+}
+
+// A tool that ends its goroutine leaves the outcome open; nobody waits for
+// ever, and the next holder settles it.
+func TestAToolThatNeverReturnsIsNotWaitedFor(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	tools := []executor.Tool{toolOf("exit", func(context.Context, *executor.Invocation) (executor.Result, error) {
+		runtime.Goexit()
+		return executor.Result{}, nil
+	}), echo}
+	n := p.node(tools, func(c *executor.Config) { c.SessionCalls = 1 })
+	n.open("s1")
+	_, err := n.client.Call(within(t), "s1", request("c1", "exit", `{}`))
+	wantErr(t, err, schema.OutcomeUnknown)
+	n.call("s1", "c2", "echo", `{}`)
+	n.stop()
+	n = p.node(tools)
+	wantKindOfResult(t, n.call("s1", "c1", "exit", `{}`).Data, schema.Interrupted)
+}
