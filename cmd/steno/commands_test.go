@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -83,6 +84,9 @@ var prose = map[string]bool{"writes": true, "may": true, "this": true}
 
 var mention = regexp.MustCompile(`(?:^|[^/\w.-])steno((?: +[a-z][a-z-]*| +--?[a-z][a-z-]*)+)`)
 
+// code is what stands between backquotes in a page, one or three.
+var code = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+
 // checkMentions says what of the commands that a text names does not exist.
 func checkMentions(root *cobra.Command, text string) (bad []string) {
 	for _, m := range mention.FindAllStringSubmatch(text, -1) {
@@ -141,6 +145,15 @@ func TestNextStepsNameCommandsThatExist(t *testing.T) {
 		}
 		if d.IsDir() && path != top && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
 			return filepath.SkipDir
+		}
+		if strings.HasSuffix(path, ".md") {
+			b, err := os.ReadFile(path)
+			for _, block := range code.FindAllString(string(b), -1) {
+				for _, bad := range checkMentions(tree, block) {
+					t.Errorf("%s: %s", path, bad)
+				}
+			}
+			return err
 		}
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return nil
