@@ -144,6 +144,9 @@ const (
 	repeatSoon  = 100 * time.Millisecond
 )
 
+// request asks until there is an answer or ctx ends. Its error then says what
+// was known last: Unavailable if nobody served, Timeout or Cancelled if somebody
+// may be at work.
 func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nats.Msg, error) {
 	if int64(len(payload)) > c.conn.MaxPayload() {
 		return nil, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the server takes %d", len(payload), c.conn.MaxPayload())
@@ -154,7 +157,6 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 		return nil, unavailable("the broker does not take a subscription", err)
 	}
 	defer sub.Unsubscribe()
-	last := schema.Errorf(schema.Unavailable, "no executor answers")
 	for {
 		if err := c.conn.PublishRequest(c.prefix+".v1."+verb, inbox, payload); err != nil {
 			return nil, unavailable("the request cannot be sent", err)
@@ -164,27 +166,28 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 		cancel()
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
+			err = schema.Errorf(schema.Unavailable, "no executor answers")
+		case err == nil && m.Header.Get(HeaderErrorKind) == "":
+			return m, nil
 		case err == nil:
-			if m.Header.Get(HeaderErrorKind) == "" {
-				return m, nil
-			}
-			err = schema.ParseEnvelope(m.Data)
-			if err == nil {
-				return nil, schema.Errorf(schema.Internal, "the answer cannot be read")
+			if err = schema.ParseEnvelope(m.Data); err == nil {
+				err = schema.Errorf(schema.Internal, "the answer cannot be read")
 			}
 			if !errors.Is(err, schema.Unavailable) {
 				return nil, err
 			}
-			last = schema.AsError(err)
-		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		case ctx.Err() != nil:
+			return nil, schema.Errorf(schema.KindOf(ctx.Err()), "no answer in time; what was asked for may go on").
+				With("next", schema.Unavailable.Next("")).Cause(ctx.Err())
+		case errors.Is(err, context.DeadlineExceeded):
 			continue // no answer yet; the repeat joins the running call
-		case ctx.Err() == nil:
+		default:
 			return nil, unavailable("the broker does not answer", err)
 		}
 		select {
 		case <-time.After(repeatSoon):
 		case <-ctx.Done():
-			return nil, last.Cause(ctx.Err())
+			return nil, schema.AsError(err).Cause(ctx.Err())
 		}
 	}
 }

@@ -175,7 +175,13 @@ func (x *Executor) respond(to string, out reply, err error) {
 	if msg.Header.Get(HeaderExecutor) == "" {
 		msg.Header.Set(HeaderExecutor, x.cfg.Holder.ID)
 	}
-	if err := x.cfg.Conn.PublishMsg(msg); err != nil {
+	err = x.cfg.Conn.PublishMsg(msg)
+	if errors.Is(err, nats.ErrMaxPayload) && msg.Header.Get(HeaderErrorKind) == "" {
+		x.respond(to, reply{}, schema.Errorf(schema.PayloadTooLarge, "the answer has %d bytes; the server takes %d", len(out.data), x.cfg.Conn.MaxPayload()).
+			With("next", "read it from the log; run: steno session show"))
+		return
+	}
+	if err != nil {
 		x.log.Warn("an answer could not be sent; a repeated request gets it from the record", "err", err)
 	}
 }
@@ -206,6 +212,9 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 	}
 	if err := schema.CheckSession(session); err != nil {
 		return reply{}, err
+	}
+	if v.name == appendVerb.name {
+		payload = withIDs(payload)
 	}
 	for try := 0; ; try++ {
 		out, err := v.run(x, ctx, session, payload, false)

@@ -410,3 +410,44 @@ func TestDoJoinsTheRequestDoor(t *testing.T) {
 		t.Errorf("a call has made a session: %v", err)
 	}
 }
+
+// Whoever asks for a session first and goes away does not take the others with
+// it.
+func TestAnOpeningOutlivesTheOneWhoAskedForIt(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	p.leave("s1")
+	n := p.node([]executor.Tool{echo})
+	hold := n.faults.HoldSync(t)
+	ctx, cancel := context.WithCancel(within(t))
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := n.Do(ctx, "s1", request("c1", "echo", `{}`))
+		first <- err
+	}()
+	wait(t, "the claim", hold.Waiting())
+	go func() {
+		_, err := n.Do(within(t), "s1", request("c2", "echo", `{}`))
+		second <- err
+	}()
+	cancel()
+	wantErr(t, wait(t, "the first", first), schema.Cancelled)
+	hold.Release()
+	if err := wait(t, "the second", second); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAnswerThatTheServerDoesNotTakeIsSaidToBeThere(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{MaxPayload: 4 << 10})
+	n := p.node([]executor.Tool{toolOf("long", func(context.Context, *executor.Invocation) (executor.Result, error) {
+		return executor.Result{OK: true, Output: strings.Repeat("a", 8<<10)}, nil
+	})})
+	n.open("s1")
+	for range 2 {
+		_, err := n.client.Call(within(t), "s1", request("c1", "long", `{}`))
+		wantErr(t, err, schema.PayloadTooLarge)
+	}
+	if got := field[string](t, p.result("s1", "c1"), "output"); len(got) != 8<<10 {
+		t.Errorf("recorded are %d bytes", len(got))
+	}
+}

@@ -2,9 +2,12 @@ package executor_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -406,4 +409,102 @@ func TestCallsThatArePassedOnCountAsCalls(t *testing.T) {
 	_, err = ask(t, c, "steno.v1.call.s1", `{"call_id":"c2","name":"echo"}`)
 	wantErr(t, err, schema.Backpressure)
 	n.stop() // what waits for another holder is given up at once
+}
+
+// A holder that loses the session while it appends does not know whether the
+// lines count. It asks the log, which knows the events by their ids, also where
+// the caller gave none.
+func TestAnAppendWhoseOutcomeIsUnknownIsRecordedOnce(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node(nil)
+	n.open("s1")
+	for _, included := range []bool{true, false} {
+		point := journaltest.Synced
+		if !included {
+			point = journaltest.Write // the successor is there before the lines are
+		}
+		before := p.read("s1").State.Notes
+		n.faults.At(point, 1, func() {
+			journaltest.Release(t, journaltest.Force(t, p.store(), "s1"))
+		})
+		m, err := ask(t, n.conn, "steno.v1.session.append", `{"session":"s1","events":[{"type":"note","data":{"a":"\ud800"}},{"id":"","type":"note","data":{}}]}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := p.read("s1")
+		if l.State.Notes != before+2 {
+			t.Errorf("%d notes are recorded, want 2", l.State.Notes-before)
+		}
+		var answer executor.AppendAnswer
+		if err := json.Unmarshal(m.Data, &answer); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range answer.Events {
+			if e := l.Events[a.Seq-1]; e.ID.String() != a.ID || e.Sum != a.Sum {
+				t.Errorf("the answer names %+v, the log has %s", a, e.ID)
+			}
+		}
+		if e := l.Events[answer.Events[0].Seq-1]; string(e.Data) != `{"a":"\ufffd","replaced":1}` {
+			t.Errorf("recorded is %s", e.Data)
+		}
+	}
+}
+
+// A call whose session is lost at an instant is answered by what the record
+// then has.
+func TestACallWhoseSessionIsTakenMeanwhile(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	count := newCounter(false)
+	n := p.node([]executor.Tool{count.tool("once", false), count.tool("again", true)})
+	for _, c := range []struct {
+		tool  string
+		point string
+		nth   int // 1 is the start, 2 the result
+		kind  schema.Kind
+		runs  int
+	}{
+		{"once", journaltest.Write, 1, "", 1},
+		{"again", journaltest.Write, 1, "", 1},
+		{"once", journaltest.Synced, 1, schema.Interrupted, 0},
+		{"again", journaltest.Synced, 1, "", 1},
+		{"once", journaltest.Write, 2, schema.Interrupted, 1},
+		{"again", journaltest.Write, 2, "", 2},
+		{"once", journaltest.Synced, 2, "", 1},
+		{"again", journaltest.Synced, 2, "", 1},
+	} {
+		session := fmt.Sprint(c.tool, "-", c.point, "-", c.nth)
+		n.open(session)
+		n.faults.At(c.point, c.nth, func() {
+			journaltest.Release(t, journaltest.Force(t, p.store(), session))
+		})
+		a := n.call(session, session, c.tool, `{}`)
+		p.wantRecorded(session, a)
+		wantKindOfResult(t, a.Data, c.kind)
+		if got := count.of(session); got != c.runs {
+			t.Errorf("%s: the tool ran %d times, want %d", session, got, c.runs)
+		}
+	}
+}
+
+// What another process holds is passed on without reading its log.
+func TestASessionOfAnotherIsNotRead(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	journaltest.OpenWith(t, p.store(), "s1", journaltest.Options())
+	store := &countingStore{Store: p.store()}
+	n := p.node(nil, func(c *executor.Config) { c.Store = store })
+	_, err := n.Do(within(t), "s1", request("c1", "none", `{}`))
+	wantErr(t, err, schema.SessionWriterActive)
+	if k := store.reads.Load(); k > 0 {
+		t.Errorf("the log was read %d times", k)
+	}
+}
+
+type countingStore struct {
+	journal.Store
+	reads atomic.Int32
+}
+
+func (s *countingStore) Read(ctx context.Context, session string, epoch uint64, offset int64) (io.ReadCloser, error) {
+	s.reads.Add(1)
+	return s.Store.Read(ctx, session, epoch, offset)
 }

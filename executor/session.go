@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"steno/journal"
+	"steno/lease"
 	"steno/replay"
 	"steno/schema"
 )
@@ -80,6 +81,11 @@ func (s *session) live() {
 // open acquires the session and folds its log. Whoever asked for it first may
 // go away; others may wait for it by now.
 func (s *session) open() error {
+	// A look at the lease costs less than the whole log, which journal.Open
+	// reads before it asks.
+	if st, err := s.x.cfg.Store.Lease(s.ctx, s.id); err == nil && st.State == lease.Active {
+		return st.Err(s.id)
+	}
 	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish}
 	if s.create != nil {
 		opt.Create, opt.Started = true, s.create.started()

@@ -19,8 +19,8 @@ import (
 // replace. level is how deep the request would stand in a line: what is
 // recorded of it may nest as deep as a line may.
 func door(payload []byte, into any, level int) (replaced int, err error) {
-	if len(payload) > schema.MaxLine {
-		return 0, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), schema.MaxLine)
+	if len(payload) > maxPayload {
+		return 0, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), maxPayload)
 	}
 	if len(payload) == 0 {
 		payload = []byte("{}")
@@ -34,6 +34,10 @@ func door(payload []byte, into any, level int) (replaced int, err error) {
 	}
 	return replaced, schema.Unmarshal(text, into)
 }
+
+// maxPayload bounds a request that is no call. Each line that it becomes has its
+// own limit.
+const maxPayload = 1 << 20
 
 // Levels of requests: labels, a key of data, are a key of their request; the
 // data of an event lies in an object of a list of its request.
@@ -226,6 +230,34 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 		a.Sessions = append(a.Sessions, info)
 	}
 	return answer(a, x, "", schema.Head{})
+}
+
+// withIDs gives an id to each event of an append that has none, so that it is
+// the same event when it is written again, here or by another holder. A request
+// that cannot be read stays as it is, for the door to refuse.
+func withIDs(payload []byte) []byte {
+	var req AppendRequest
+	if len(payload) > schema.MaxLine || json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)) != nil {
+		return payload
+	}
+	given := false
+	for i := range req.Events {
+		e := &req.Events[i]
+		if len(e.Data) == 0 {
+			return payload
+		}
+		if e.ID == "" {
+			e.ID, given = newID().String(), true
+		}
+	}
+	if !given {
+		return payload
+	}
+	b, err := encode(req)
+	if err != nil || len(b) > maxPayload {
+		return payload
+	}
+	return b
 }
 
 // runAppend records events of an agent. Other executors may pass dead letters

@@ -326,6 +326,7 @@ func TestAnAgentMayAppendWhatItOwns(t *testing.T) {
 	for what, body := range map[string]string{
 		"data that does not fit":         `{"type":"user_message","data":{}}`,
 		"no data":                        `{"type":"note"}`,
+		"no data of an own type":         `{"type":"x.own"}`,
 		"data that is no object":         `{"type":"note","data":[]}`,
 		"an id that is no ULID":          `{"type":"note","data":{},"id":"1"}`,
 		"an id in lower case":            `{"type":"note","data":{},"id":"01j0000000000000000000000a"}`,

@@ -16,6 +16,8 @@ type NATSOptions struct {
 	JetStream bool
 	// Dir is where JetStream keeps them; a new folder if empty.
 	Dir string
+	// MaxPayload bounds a message; 1 MiB if zero.
+	MaxPayload int
 }
 
 // NATS is a server in the test process.
@@ -28,7 +30,8 @@ type NATS struct {
 // StartNATS starts a server. It is stopped when the test ends.
 func StartNATS(t testing.TB, o NATSOptions) *NATS {
 	t.Helper()
-	so := &server.Options{NoLog: true, NoSigs: true, DontListen: !o.Listen, Host: "127.0.0.1", Port: server.RANDOM_PORT}
+	so := &server.Options{NoLog: true, NoSigs: true, DontListen: !o.Listen, Host: "127.0.0.1", Port: server.RANDOM_PORT,
+		MaxPayload: int32(o.MaxPayload)}
 	if o.JetStream {
 		if o.Dir == "" {
 			o.Dir = t.TempDir()

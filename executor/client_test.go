@@ -1,0 +1,272 @@
+package executor_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"steno/executor"
+	"steno/journal/journaltest"
+	"steno/schema"
+)
+
+func TestAClientAsksUntilSomebodyServes(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	p.leave("s1")
+	client := p.client()
+	type outcome struct {
+		a   executor.Answer
+		err error
+	}
+	done := make(chan outcome, 2)
+	go func() {
+		a, err := client.Call(within(t), "s1", request("c1", "echo", `{}`))
+		done <- outcome{a, err}
+	}()
+	go func() {
+		_, err := client.Append(within(t), "s1", event("note", `{}`))
+		done <- outcome{err: err}
+	}()
+	p.node([]executor.Tool{echo})
+	for range 2 {
+		o := wait(t, "an answer", done)
+		if o.err != nil {
+			t.Error(o.err)
+		} else if o.a.CallID != "" {
+			p.wantRecorded("s1", o.a)
+		}
+	}
+}
+
+func TestAClientThatRepeatsItsRequestJoinsTheCall(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	held := newCounter(true)
+	tools := []executor.Tool{held.tool("held", false)}
+	n := p.node(tools)
+	n.open("s1")
+	p.node(tools) // the repeat may come to this one
+	seen, err := p.nats.Connect().SubscribeSync("steno.v1.call.s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan executor.Answer, 1)
+	go func() { done <- n.call("s1", "c1", "held", `{}`) }()
+	var first *nats.Msg
+	for range 2 {
+		m, err := seen.NextMsg(journaltest.Deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = m
+		} else if m.Reply != first.Reply || string(m.Data) != string(first.Data) {
+			t.Errorf("the repeat is %s for %s, the first was %s for %s", m.Data, m.Reply, first.Data, first.Reply)
+		}
+	}
+	close(held.hold)
+	p.wantRecorded("s1", wait(t, "the answer", done))
+	if n := held.of("c1"); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+	p.wantTypes("s1", "tool_call", "permission_decision", "tool_started", "tool_result")
+}
+
+func TestAClientSaysWhatItKnewAtItsDeadline(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	client := p.client()
+	call := func(ctx context.Context) error {
+		_, err := client.Call(ctx, "s1", request("c1", "held", `{}`))
+		return err
+	}
+	short := func() context.Context {
+		ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	err := call(short())
+	wantErr(t, err, schema.Unavailable)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the error %v hides the deadline", err)
+	}
+	held := newCounter(true)
+	n := p.node([]executor.Tool{held.tool("held", false)})
+	n.open("s1")
+	err = call(short())
+	wantErr(t, err, schema.Timeout)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(schema.Body(err).Details["next"].(string), "same call id") {
+		t.Errorf("the error is %v with %v", err, schema.Body(err).Details)
+	}
+	ctx, cancel := context.WithCancel(within(t))
+	cancelled := make(chan error, 1)
+	go func() { cancelled <- call(ctx) }()
+	wait(t, "the tool", held.begun)
+	cancel()
+	wantErr(t, wait(t, "the client", cancelled), schema.Cancelled)
+	close(held.hold) // the call went on
+	eventually(t, "the result", func() bool { return p.result("s1", "c1") != nil })
+	if err := call(within(t)); err != nil {
+		t.Error(err)
+	}
+	if n := held.of("c1"); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
+
+func TestAClientRefusesWhatCannotBeSent(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	conn := p.nats.Connect()
+	client, err := executor.NewClient(conn, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.Call(within(t), "s1.>", request("c1", "echo", `{}`))
+	wantErr(t, err, schema.InvalidArgs)
+	_, err = client.Call(within(t), "s1", request("c1", "echo", `{"a":`))
+	wantErr(t, err, schema.InvalidArgs)
+	wantErr(t, client.Enqueue(within(t), "s1", request("c1", "echo", `{"a":`)), schema.InvalidArgs)
+	_, err = client.Append(within(t), "s1", event("note", `{"a":1,"a":2}`))
+	wantErr(t, err, schema.InvalidArgs)
+	_, err = client.Call(within(t), "s1", request("c1", "echo", `{"a":"`+strings.Repeat("a", 2<<20)+`"}`))
+	wantErr(t, err, schema.PayloadTooLarge)
+	conn.Close()
+	_, err = client.Call(within(t), "s1", request("c1", "echo", `{}`))
+	wantErr(t, err, schema.Unavailable)
+}
+
+// A client that knows nothing of steno asks the service what it is, and makes
+// a call.
+func TestAPlainNATSClientCanUseTheService(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{JetStream: true})
+	n := p.node([]executor.Tool{echo}, withQueue)
+	nc := p.nats.Connect()
+
+	msg, err := nc.Request("$SRV.INFO.steno", nil, journaltest.Deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var info struct {
+		Type, Name, ID, Version, Description string
+		Metadata                             map[string]string
+		Endpoints                            []struct {
+			Name, Subject string
+			QueueGroup    string `json:"queue_group"`
+			Metadata      map[string]string
+		}
+	}
+	if err := json.Unmarshal(msg.Data, &info); err != nil {
+		t.Fatal(err)
+	}
+	if info.Type != "io.nats.micro.v1.info_response" || info.Name != "steno" || info.Version != executor.Version ||
+		info.Metadata["store"] != n.store.ID() || info.Metadata["executor"] != n.holder || info.Metadata["prefix"] != "steno" {
+		t.Errorf("the service says %s", msg.Data)
+	}
+	schemas := map[string]map[string]*jsonschema.Schema{}
+	subjects := map[string]string{}
+	for _, e := range info.Endpoints {
+		subjects[e.Name] = e.Subject
+		schemas[e.Name] = map[string]*jsonschema.Schema{}
+		for _, what := range []string{"request", "answer", "errors"} {
+			schemas[e.Name][what] = compile(t, e.Metadata[what])
+		}
+		if direct := strings.HasPrefix(e.Name, "to-"); direct != (e.QueueGroup == "") {
+			t.Errorf("endpoint %s has the queue group %q", e.Name, e.QueueGroup)
+		}
+	}
+	for name, want := range map[string]string{
+		"call": "steno.v1.call.*", "session-open": "steno.v1.session.open", "session-get": "steno.v1.session.get",
+		"session-list": "steno.v1.session.list", "session-append": "steno.v1.session.append", "session-end": "steno.v1.session.end",
+		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
+	} {
+		if subjects[name] != want {
+			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
+		}
+	}
+	if len(info.Endpoints) != 9 {
+		t.Errorf("there are %d endpoints", len(info.Endpoints))
+	}
+
+	// What is asked and answered is as the schemas say.
+	for _, step := range []struct {
+		endpoint, subject, body string
+		errorCode               int
+	}{
+		{"session-open", "steno.v1.session.open", `{"session":"s1","labels":{"a":1}}`, 0},
+		{"call", "steno.v1.call.s1", `{"call_id":"c1","name":"echo","args":{"text":"hello"}}`, 0},
+		{"call", "steno.v1.call.s1", `{"call_id":"c2","name":"none"}`, 0}, // a recorded refusal is a result
+		{"call", "steno.v1.call.nobody", `{"call_id":"c1","name":"echo"}`, 404},
+		{"call", "steno.v1.call.s1", `{"call_id":"c1","name":"echo","args":{"text":"other"}}`, 409},
+		{"session-append", "steno.v1.session.append", `{"session":"s1","events":[{"type":"user_message","data":{"text":"hello"}}]}`, 0},
+		{"session-append", "steno.v1.session.append", `{"session":"s1","events":[{"type":"status","data":{}}]}`, 400},
+		{"session-get", "steno.v1.session.get", `{"session":"s1"}`, 0},
+		{"session-list", "steno.v1.session.list", `{"limit":10}`, 0},
+		{"session-end", "steno.v1.session.end", `{"session":"s1","outcome":"completed"}`, 0},
+		{"session-get", "steno.v1.session.get", `{"session":"nobody"}`, 404},
+	} {
+		msg, err := nc.Request(step.subject, []byte(step.body), journaltest.Deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		validate(t, step.endpoint+" request", schemas[step.endpoint]["request"], []byte(step.body))
+		code := msg.Header.Get("Nats-Service-Error-Code")
+		if step.errorCode == 0 {
+			validate(t, step.endpoint+" answer", schemas[step.endpoint]["answer"], msg.Data)
+			if code != "" || msg.Header.Get("Steno-Executor") != n.holder {
+				t.Errorf("%s: the headers are %v", step.body, msg.Header)
+			}
+			if step.endpoint != "session-list" && (msg.Header.Get("Steno-Session") != "s1" || strings.Count(msg.Header.Get("Steno-Head"), ".") != 2) {
+				t.Errorf("%s: the headers are %v", step.body, msg.Header)
+			}
+			continue
+		}
+		validate(t, step.endpoint+" error", schemas[step.endpoint]["errors"], msg.Data)
+		var body struct {
+			Error struct{ Kind string }
+		}
+		if err := json.Unmarshal(msg.Data, &body); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := strconv.Atoi(code); err != nil || n != step.errorCode || body.Error.Kind == "" || msg.Header.Get("Steno-Error-Kind") != body.Error.Kind {
+			t.Errorf("%s: %s with %v", step.body, msg.Data, msg.Header)
+		}
+	}
+	stats, err := nc.Request("$SRV.STATS.steno", nil, journaltest.Deadline)
+	if err != nil || !strings.Contains(string(stats.Data), `"num_requests":4`) {
+		t.Errorf("the statistics are %s, %v", stats.Data, err)
+	}
+}
+
+func compile(t *testing.T, text string) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+	if err != nil {
+		t.Fatalf("%q is no JSON: %v", text, err)
+	}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	if err := c.AddResource("test:///schema", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("test:///schema")
+	if err != nil {
+		t.Fatalf("%s is no schema: %v", text, err)
+	}
+	return s
+}
+
+func validate(t *testing.T, what string, s *jsonschema.Schema, b []byte) {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(b)))
+	if err == nil {
+		err = s.Validate(doc)
+	}
+	if err != nil {
+		t.Errorf("%s %s: %v", what, b, err)
+	}
+}
