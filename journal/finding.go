@@ -70,6 +70,10 @@ func (s *Scan) found(f schema.Finding, why error, hole bool) {
 	}
 	if hole {
 		f.LastGoodSeq = s.last
+	}
+	if hole && f.Severity == schema.SeverityError {
+		// Only of damage may something be missing: a torn tail was never
+		// acknowledged, and the state is the same with it and without.
 		s.damaged = true
 		if s.opt.State != nil {
 			s.opt.State.Hole()

@@ -56,6 +56,8 @@ var damages = []struct {
 		line[len(line)-1] = 'x' // in place
 	},
 		[]place{{kind: corrupt, reason: schema.GluedLines, segment: 1, line: 4, last: 2, next: 5}}, []uint64{3, 4}},
+	{"a last newline that became a NUL", func(s segments) { s[3][len(s[3])-1] = 0 },
+		[]place{{kind: schema.TornTail, segment: 3, line: 5, last: 14}}, []uint64{15}},
 	{"a last newline that became another byte", func(s segments) { s[3][len(s[3])-1] ^= 1 },
 		[]place{{kind: corrupt, reason: schema.TerminatorDamaged, segment: 3, line: 5, last: 14}}, []uint64{15}},
 	{"a torn line with a whole one behind it", func(s segments) { s.set(3, 4, s.line(3, 4)[:50]) },

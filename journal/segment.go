@@ -168,7 +168,9 @@ func (s *Scan) behind(ctx context.Context, g *segment, lines int) {
 func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 	var e schema.Event
 	switch {
-	case !r.long && len(r.line) > 0 && e.Decode(r.line[:len(r.line)-1]) == nil:
+	case !(r.nul && s.above(ctx, g, r.offset, s.last+1)) && !r.long && len(r.line) > 0 && e.Decode(r.line[:len(r.line)-1]) == nil:
+		// A newline that became a NUL is what a disk leaves that never wrote
+		// the block it stood in; any other byte was put there.
 		s.found(r.finding(g), schema.TerminatorDamaged, true)
 		s.bad++
 	case s.above(ctx, g, r.offset, s.last+1):
