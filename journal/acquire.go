@@ -108,8 +108,10 @@ func survey(ctx context.Context, store Store, session string, opt Options) (*Sca
 		so.State = opt.NewState()
 	}
 	s := NewScan(store, session, so)
-	for _, err := range s.Items(ctx) {
+	started := false
+	for it, err := range s.Items(ctx) {
 		if err == nil {
+			started = started || it.Event != nil && it.Event.Type == schema.TypeSessionStarted
 			continue
 		}
 		if opt.Create && errors.Is(err, schema.NotFound) {
@@ -120,7 +122,9 @@ func survey(ctx context.Context, store Store, session string, opt Options) (*Sca
 	if err := s.refuse(opt.Force); err != nil {
 		return nil, err
 	}
-	if s.open == nil && !opt.Create {
+	// A crash may have left the first seal without session_started. Nobody was
+	// told of such a session; whoever makes it says what it is.
+	if !started && !opt.Create {
 		return nil, schema.Errorf(schema.NotFound, "there is no session %s", session).With("session", session)
 	}
 	return s, nil
