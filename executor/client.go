@@ -137,6 +137,39 @@ func (c *Client) ask(ctx context.Context, verb string, req, answer any) error {
 	return nil
 }
 
+// An inbox gets the answers to a request, which may be repeated. It is small:
+// a subscription of the usual kind takes half a megabyte.
+type inbox struct {
+	subject string
+	sub     *nats.Subscription
+	answers chan *nats.Msg
+}
+
+func newInbox(conn *nats.Conn) (*inbox, error) {
+	in := &inbox{subject: conn.NewRespInbox(), answers: make(chan *nats.Msg, 64)}
+	var err error
+	if in.sub, err = conn.ChanSubscribe(in.subject, in.answers); err != nil {
+		return nil, unavailable("the broker does not take a subscription", err)
+	}
+	return in, nil
+}
+
+// next waits for the next answer: nats.ErrNoResponders if nobody listens.
+func (in *inbox) next(ctx context.Context) (*nats.Msg, error) {
+	select {
+	case m := <-in.answers:
+		if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+			return nil, nats.ErrNoResponders
+		}
+		return m, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// close ends the subscription. A connection that is closed has none.
+func (in *inbox) close() { _ = in.sub.Unsubscribe() }
+
 // Repeats of a request: while no answer comes, while nobody serves, and after
 // an executor that is going away has said so.
 const (
@@ -151,18 +184,17 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 	if int64(len(payload)) > c.conn.MaxPayload() {
 		return nil, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the server takes %d", len(payload), c.conn.MaxPayload())
 	}
-	inbox := c.conn.NewRespInbox()
-	sub, err := c.conn.SubscribeSync(inbox)
+	in, err := newInbox(c.conn)
 	if err != nil {
-		return nil, unavailable("the broker does not take a subscription", err)
+		return nil, err
 	}
-	defer sub.Unsubscribe()
+	defer in.close()
 	for {
-		if err := c.conn.PublishRequest(c.prefix+".v1."+verb, inbox, payload); err != nil {
+		if err := c.conn.PublishRequest(c.prefix+".v1."+verb, in.subject, payload); err != nil {
 			return nil, unavailable("the request cannot be sent", err)
 		}
 		wait, cancel := context.WithTimeout(ctx, repeatAfter)
-		m, err := sub.NextMsgWithContext(wait)
+		m, err := in.next(wait)
 		cancel()
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
@@ -179,10 +211,8 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 		case ctx.Err() != nil:
 			return nil, schema.Errorf(schema.KindOf(ctx.Err()), "no answer in time; what was asked for may go on").
 				With("next", schema.Unavailable.Next("")).Cause(ctx.Err())
-		case errors.Is(err, context.DeadlineExceeded):
-			continue // no answer yet; the repeat joins the running call
 		default:
-			return nil, unavailable("the broker does not answer", err)
+			continue // no answer yet; the repeat joins the running call
 		}
 		select {
 		case <-time.After(repeatSoon):

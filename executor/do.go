@@ -142,6 +142,9 @@ func (s *session) recorded(c *replay.Call) (Answer, error) {
 
 // slot waits until the session may run one more call.
 func (s *session) slot() (release func(), err error) {
+	if s.x.stopping.Err() != nil {
+		return nil, s.stopped()
+	}
 	select {
 	case s.slots <- struct{}{}:
 		return func() { <-s.slots }, nil
@@ -241,7 +244,7 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, before ...jo
 	data := s.x.inspect(req, attempt, &out)
 	r, err := s.append(append(before, journal.Entry{Type: schema.TypeToolResult, Data: data})...)
 	if err != nil {
-		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) {
+		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) && !errors.Is(err, schema.SessionEnded) {
 			err = schema.Errorf(schema.ToolResultRecordFailed, "call %s ran, and its result could not be recorded", req.CallID).
 				With("session", s.id).With("call_id", req.CallID).With("outcome", "unknown").Cause(err)
 		}
@@ -309,6 +312,9 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	last := uint64(0)
 	if n := len(c.Attempts); n > 0 {
 		last = c.Attempts[n-1].Attempt
+	}
+	if c.State == replay.Unknown { // it has started, or may have where events are missing
+		last = max(last, 1)
 	}
 	switch {
 	case last > 0 && (refusal != nil || !tool.Repeatable && !c.DryRun):

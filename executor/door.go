@@ -255,20 +255,19 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 // pass sends a request to the holder of a session and waits for its answer,
 // for as long as the holder is there. reached is false if it is not.
 func (x *Executor) pass(ctx context.Context, v verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
-	inbox := x.cfg.Conn.NewRespInbox()
-	sub, err := x.cfg.Conn.SubscribeSync(inbox)
+	in, err := newInbox(x.cfg.Conn)
 	if err != nil {
-		return reply{}, true, unavailable("the broker does not take a subscription", err)
+		return reply{}, true, err
 	}
-	defer sub.Unsubscribe()
-	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + v.name + "." + session, Reply: inbox, Data: payload,
+	defer in.close()
+	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + v.name + "." + session, Reply: in.subject, Data: payload,
 		Header: nats.Header{headerHops: {strconv.Itoa(hops + 1)}}}
 	for {
 		if err := x.cfg.Conn.PublishMsg(msg); err != nil {
 			return reply{}, true, unavailable("the request cannot be passed on", err)
 		}
 		wait, cancel := context.WithTimeout(ctx, holderQuiet)
-		m, err := sub.NextMsgWithContext(wait)
+		m, err := in.next(wait)
 		cancel()
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
@@ -282,17 +281,14 @@ func (x *Executor) pass(ctx context.Context, v verb, holder, session string, pay
 			return reply{m.Data, m.Header}, true, nil
 		case ctx.Err() != nil:
 			return reply{}, true, goingAway(session)
-		case errors.Is(err, context.DeadlineExceeded):
-			// It works on it, or it is dead; the lease tells.
-			st, err := x.cfg.Store.Lease(ctx, session)
-			if err != nil {
-				return reply{}, true, err
-			}
-			if st.Holder == nil || st.Holder.ID != holder || st.Kind != schema.SessionWriterActive {
-				return reply{}, false, nil
-			}
-		default:
-			return reply{}, true, unavailable("the broker does not answer", err)
+		}
+		// It works on it, or it is dead; the lease tells.
+		st, err := x.cfg.Store.Lease(ctx, session)
+		if err != nil {
+			return reply{}, true, err
+		}
+		if st.Holder == nil || st.Holder.ID != holder || st.Kind != schema.SessionWriterActive {
+			return reply{}, false, nil
 		}
 	}
 }

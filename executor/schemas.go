@@ -3,11 +3,9 @@ package executor
 import (
 	"bytes"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
 	"steno/schema"
@@ -45,26 +43,20 @@ const infoQuiet = 100 * time.Millisecond
 // sameStore refuses to serve beside an executor that has the same prefix and
 // another store. Where nobody serves, the broker says so at once.
 func (x *Executor) sameStore(ctx context.Context) error {
-	inbox := x.cfg.Conn.NewRespInbox()
-	sub, err := x.cfg.Conn.SubscribeSync(inbox)
+	in, err := newInbox(x.cfg.Conn)
 	if err != nil {
-		return unavailable("the broker does not take a subscription", err)
+		return err
 	}
-	defer sub.Unsubscribe()
-	if err := x.cfg.Conn.PublishRequest("$SRV.INFO.steno", inbox, nil); err != nil {
+	defer in.close()
+	if err := x.cfg.Conn.PublishRequest("$SRV.INFO.steno", in.subject, nil); err != nil {
 		return unavailable("the broker does not answer", err)
 	}
 	for {
 		wait, cancel := context.WithTimeout(ctx, infoQuiet)
-		m, err := sub.NextMsgWithContext(wait)
+		m, err := in.next(wait)
 		cancel()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrNoResponders):
-			return nil
-		case err != nil:
-			return unavailable("the broker does not answer", err)
+		if err != nil {
+			return ctx.Err() // nil where nobody serves, or nobody has more to say
 		}
 		var info micro.Info
 		if json.Unmarshal(bytes.TrimSpace(m.Data), &info) != nil {

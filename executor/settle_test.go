@@ -212,6 +212,8 @@ func TestAnEndedSessionIsNotSettled(t *testing.T) {
 	n := p.node([]executor.Tool{echo})
 	_, err := n.client.Call(within(t), "s1", request("c2", "echo", `{}`))
 	wantErr(t, err, schema.SessionEnded)
+	_, err = n.client.Call(within(t), "s1", request("c1", "echo", `{}`))
+	wantErr(t, err, schema.SessionEnded)
 	if open := p.read("s1").State.Open(); len(open) != 1 {
 		t.Errorf("%d calls are open", len(open))
 	}

@@ -65,8 +65,14 @@ func makeDir(dir string, sync func(dir string) error) error {
 		}
 		parents = append(parents, filepath.Dir(d))
 	}
+	_, err := os.Stat(dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
+	}
+	if err != nil { // ours from the beginning; a folder that was there keeps its mode
+		if err := os.Chmod(dir, 0o700); err != nil {
+			return err
+		}
 	}
 	for _, d := range parents {
 		// A folder that may be passed and not read cannot be synced.
@@ -85,7 +91,20 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// ours refuses a folder that others may write: whoever can, can put their log
+// in place of ours.
+func ours(dir *os.Root) error {
+	if fi, err := dir.Stat("."); err != nil || fi.Mode().Perm()&0o022 != 0 {
+		return schema.Errorf(schema.UnsafeStatePath, "a folder of the store may be written by others").
+			With("next", "run: chmod 700 on the store's folder and on sessions in it, or use another --dir")
+	}
+	return nil
+}
+
 func (f *Files) open(create bool) (err error) {
+	if err := ours(f.root); err != nil {
+		return err // before anything is made in it
+	}
 	if create {
 		if err := f.prepare(); err != nil {
 			return err
@@ -97,11 +116,8 @@ func (f *Files) open(create bool) (err error) {
 	} else if err != nil {
 		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
 	}
-	for _, dir := range []*os.Root{f.root, f.sessions} {
-		if fi, err := dir.Stat("."); err != nil || fi.Mode().Perm()&0o022 != 0 {
-			return schema.Errorf(schema.UnsafeStatePath, "a folder of the store may be written by others").
-				With("next", "run: chmod 700 on the store's folder and on sessions in it")
-		}
+	if err := ours(f.sessions); err != nil {
+		return err
 	}
 	b, err := f.readID()
 	if err != nil {
@@ -151,7 +167,7 @@ func (f *Files) prepare() error {
 			With("outcome", NotStored.String()).Cause(err)
 	}
 	if err := f.root.Mkdir("sessions", 0o700); err == nil {
-		err = errors.Join(f.root.Chmod("sessions", 0o700), f.root.Chmod(".", 0o700))
+		err = f.root.Chmod("sessions", 0o700)
 		if err != nil {
 			return failed("a mode cannot be set", err)
 		}

@@ -219,7 +219,7 @@ func (j *Journal) recorded(ctx context.Context, entries []Entry) ([]Record, erro
 	}
 	if len(known) > 0 && len(known) < len(entries) {
 		return nil, schema.Errorf(schema.AlreadyExists, "%d of %d events of this append are recorded already", len(known), len(entries)).
-			With("session", j.session)
+			With("session", j.session).With("next", "append those that are not recorded, under their own ids")
 	}
 	return known, nil
 }

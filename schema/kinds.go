@@ -217,7 +217,7 @@ var kinds = []KindInfo{
 	{AlreadyExists, "log", "journal", false, ExitOther, 409, "use another name"},
 	{SessionEnded, "log", "replay", false, ExitOther, 409, "open a new session"},
 	{SessionWriterActive, "log", "lease", true, ExitLease, 423, "send it to the holder, or wait; " + nextLease},
-	{SessionWriterStale, "log", "lease", true, ExitLease, 423, nextLease},
+	{SessionWriterStale, "log", "lease", true, ExitLease, 423, "send the next call; it takes the session over"},
 	{SessionWriterAmbiguous, "log", "lease", true, ExitLease, 423, nextLease},
 	{SessionWriterLost, "log", "lease", false, ExitLost, 409, "stop writing; " + nextLease},
 	{LeaseStoreUnsupported, "log", "lease", false, ExitLease, 501, "put the store on a local file system"},

@@ -78,7 +78,7 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 	}
 	// The client puts the arguments into its request as they are, so they must
 	// be JSON before.
-	if req.Args, _, err = schema.Compact(nil, req.Args, 2); err != nil {
+	if _, _, err := schema.Compact(nil, req.Args, 2); err != nil {
 		return err
 	}
 	b, err := a.backend(ctx, false)

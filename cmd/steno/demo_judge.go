@@ -100,9 +100,9 @@ func judgeDemo(ctx context.Context, dir string) (demoFacts, error) {
 		return facts, err
 	}
 	defer store.Close()
-	r, st, err := read(ctx, store, demoSession, journal.ScanOptions{Strict: true})
+	r, st, err := readSession(ctx, store, demoSession, journal.ScanOptions{Strict: true})
 	if err == nil {
-		err = r.firstError()
+		err = r.damage()
 	}
 	if err != nil {
 		return facts, schema.AsError(err).With("next", "run: steno verify "+demoSession+" --dir "+dir)

@@ -14,11 +14,11 @@ import (
 )
 
 type replayView struct {
-	Session  string        `json:"session"`
-	Digest   string        `json:"digest"`
-	Head     *schema.Head  `json:"head"`
-	State    *replay.State `json:"state"`
-	Findings []findingView `json:"findings"`
+	Session  string           `json:"session"`
+	Digest   string           `json:"digest"`
+	Head     *schema.Head     `json:"head"`
+	State    *replay.State    `json:"state"`
+	Findings []schema.Finding `json:"findings"` // at most 1000; verify gives them all
 	Lease    struct {
 		State  lease.State    `json:"state"`
 		Kind   schema.Kind    `json:"kind,omitzero"`
@@ -49,11 +49,11 @@ func (a *app) replayCommand() *cobra.Command {
 }
 
 func (a *app) replay(ctx context.Context, store journal.Store, id string, lenient bool) error {
-	r, st, err := read(ctx, store, id, journal.ScanOptions{Strict: !lenient})
+	r, st, err := readSession(ctx, store, id, journal.ScanOptions{Strict: !lenient})
 	if err != nil {
 		return err
 	}
-	damage := r.firstError()
+	damage := r.damage()
 	if damage != nil && !lenient {
 		return damage // the digest of a part would pass for that of the whole
 	}
@@ -61,7 +61,7 @@ func (a *app) replay(ctx context.Context, store journal.Store, id string, lenien
 	if err != nil {
 		return err
 	}
-	v := replayView{Session: id, Digest: st.Digest(), Head: r.Head, State: st, Findings: r.Findings}
+	v := replayView{Session: id, Digest: st.Digest(), Head: r.Head, State: st, Findings: r.findings}
 	v.Lease.State, v.Lease.Kind, v.Lease.Epoch, v.Lease.Holder = ls.State, ls.Kind, ls.Epoch, ls.Holder
 	if a.format == "json" || a.format == "jsonl" {
 		err = a.json(v)

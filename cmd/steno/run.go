@@ -319,21 +319,24 @@ func (n ids) id(name string, args []byte) string {
 
 // parseLine reads one line of a file of calls.
 func parseLine(line []byte, n ids) (executor.Request, error) {
-	text, _, err := schema.Compact(nil, line, 1)
-	if err != nil {
+	if _, _, err := schema.Compact(nil, line, 1); err != nil {
 		return executor.Request{}, err
 	}
-	var r struct {
-		executor.Request
-	}
-	if text[0] != '{' || schema.Unmarshal(text, &r) != nil || r.Name == "" {
+	// The values go on as they stand here: what must be replaced in them is
+	// replaced, and counted, where they are recorded.
+	var r executor.Request
+	if schema.Unmarshal(line, &r) != nil || r.Name == "" {
 		return executor.Request{}, schema.Errorf(schema.InvalidArgs, "the line is not {\"call_id\"?, \"name\", \"args\"}")
 	}
 	if len(r.Args) == 0 {
 		r.Args = jsontext.Value("{}")
 	}
 	if r.CallID == "" {
-		r.CallID = n.id(r.Name, r.Args)
+		args, _, err := schema.Compact(nil, r.Args, 2)
+		if err != nil {
+			return executor.Request{}, err
+		}
+		r.CallID = n.id(r.Name, args)
 	}
-	return r.Request, nil
+	return r, nil
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -71,14 +72,18 @@ func dial(target string) (*nats.Conn, error) {
 		With("next", "give a URL, the path of a NATS context file, or the name of a NATS context").Cause(err)
 }
 
-// withoutSecrets is a URL as it may be shown.
+// withoutSecrets is a list of server URLs as it may be shown: the hosts, and
+// whatever else might hold a secret left out.
 func withoutSecrets(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return "that address"
+	var shown []string
+	for part := range strings.SplitSeq(raw, ",") {
+		u, err := url.Parse(strings.TrimSpace(part))
+		if err != nil || u.Host == "" {
+			return "that address"
+		}
+		shown = append(shown, (&url.URL{Scheme: u.Scheme, Host: u.Host}).String())
 	}
-	u.User = nil
-	return u.Redacted()
+	return strings.Join(shown, ",")
 }
 
 // startServer starts an embedded server and connects to it inside the process.
@@ -164,7 +169,7 @@ func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "contex
 // serveLock gives the lock that a serve on this store holds. It is asked for
 // read-only, so that looking at it works on a store that cannot be written.
 func (a *app) serveLock() *flock.Flock {
-	return flock.New(filepath.Join(a.dir, "nats", "lock"), flock.SetFlag(os.O_RDONLY))
+	return flock.New(filepath.Join(a.dir, "nats", "lock"), flock.SetFlag(os.O_RDONLY|syscall.O_NONBLOCK)) // a FIFO there must not hang us
 }
 
 // served reports whether a serve holds the store's queue.
@@ -212,7 +217,11 @@ func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
 		return nil, err
 	}
 	wait := time.Duration(0)
-	if b.conn == nil {
+	if b.conn != nil {
+		if err := a.someoneServes(ctx, b.conn); err != nil {
+			return nil, errors.Join(err, b.close())
+		}
+	} else {
 		if err := a.ownExecutor(ctx, b, create); err != nil {
 			return nil, errors.Join(err, b.close())
 		}
@@ -222,6 +231,33 @@ func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
 	b.client, err = executor.NewClient(b.conn, "")
 	return b, err
 }
+
+// someoneServes looks for an executor on the server that --nats names: without
+// one a request would wait for as long as its caller does. One that has just
+// started gets a moment.
+func (a *app) someoneServes(ctx context.Context, nc *nats.Conn) error {
+	if a.nats == "" {
+		return nil // a serve is there, and its lock says so
+	}
+	for try := 0; ; try++ {
+		_, err := nc.Request("$SRV.PING.steno", nil, 2*time.Second)
+		if err == nil {
+			return nil
+		}
+		if try == pingTries {
+			return schema.Errorf(schema.Unavailable, "no executor serves on that NATS server").
+				With("next", "start one on it: steno serve --nats URL").Cause(err)
+		}
+		select {
+		case <-time.After(serveRetry):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// pingTries is how often an executor is looked for.
+const pingTries = 20
 
 // throughServe connects to the serve that runs on this store; nil if none
 // does. One that has just started may not have left its address yet.

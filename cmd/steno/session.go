@@ -80,60 +80,65 @@ func (a *app) listSessions(ctx context.Context, store journal.Store) error {
 	return a.table([]string{"SESSION", "LEASE", "EPOCH", "KIND"}, rows)
 }
 
-// showSession gives everything readable and names every hole.
+// showSession gives everything readable and names every hole, as it is read.
 func (a *app) showSession(ctx context.Context, store journal.Store, id string) error {
 	if err := schema.CheckSession(id); err != nil {
 		return err
 	}
+	r := report{Session: id}
 	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.New()})
-	var rows [][]string
-	var lines []byte
-	findings := []findingView{}
+	var line []byte
 	for it, err := range scan.Items(ctx) {
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		switch {
+		case it.Finding != nil && a.format == "json":
+			if len(r.findings) < maxKept {
+				r.findings = append(r.findings, *it.Finding)
+			}
+		case it.Finding != nil && a.format == "jsonl":
+			a.report(it.Finding.Err(id))
 		case it.Finding != nil:
-			f := it.Finding
-			if a.format == "jsonl" {
-				a.report(f.Err(id))
-				continue
+			_, err = fmt.Fprintf(a.out, "%6s  %-12s  %s\n", "", "", findingText(*it.Finding))
+		case a.format == "json":
+			// The events are put in as they stand in the log, byte for byte.
+			line = it.Event.Append(append(line[:0], ','))
+			if scan.Events == 1 {
+				line = append([]byte(`{"session":"`+id+`","events":[`), line[1:]...)
 			}
-			findings = append(findings, findingView(*f))
-			rows = append(rows, []string{"", "", f.Severity, fmt.Sprintf("%06d.jsonl line %d, byte %d: %s %s", f.Segment, f.Line, f.Offset, f.Kind, f.Reason)})
-		case a.format == "jsonl" || a.format == "json":
-			line := it.Event.Append(nil)
-			if a.format == "jsonl" {
-				if _, err := a.out.Write(line); err != nil {
-					return err
-				}
-				continue
-			}
-			if len(lines) > 0 {
-				lines = append(lines, ',')
-			}
-			lines = append(lines, line[:len(line)-1]...)
+			_, err = a.out.Write(line[:len(line)-1])
+		case a.format == "jsonl":
+			line = it.Event.Append(line[:0])
+			_, err = a.out.Write(line)
 		default:
 			e := it.Event
-			rows = append(rows, []string{fmt.Sprint(e.Seq), e.Time.Format("15:04:05.000"), e.Type, about(e)})
+			if scan.Events == 1 {
+				fmt.Fprintf(a.out, "%6s  %-12s  %-19s  %s\n", "SEQ", "TIME", "TYPE", "WHAT")
+			}
+			_, err = fmt.Fprintf(a.out, "%6d  %-12s  %-19s  %s\n", e.Seq, e.Time.Format("15:04:05.000"), inert(e.Type), inert(about(e)))
+		}
+		if err != nil {
+			return err
 		}
 	}
-	var err error
-	switch a.format {
-	case "jsonl":
-	case "json":
-		// The events are put in as they stand in the log, byte for byte.
-		var named []byte
-		if named, err = encode(findings); err == nil {
-			_, err = fmt.Fprintf(a.out, "{\"session\":%q,\"events\":[%s],\"findings\":%s}\n", id, lines, named)
+	if a.format == "json" {
+		r.count = scan.Findings
+		if scan.Events == 0 {
+			fmt.Fprintf(a.out, `{"session":"%s","events":[`, id)
 		}
-	default:
-		err = a.table([]string{"SEQ", "TIME", "TYPE", "WHAT"}, rows)
+		fmt.Fprint(a.out, "]")
+		if err := a.findings(ctx, store, r); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(a.out, "}"); err != nil {
+			return err
+		}
 	}
-	if err == nil && scan.FirstError != nil {
-		err = exitCode(schema.ExitCorrupt)
+	if scan.FirstError != nil {
+		return exitCode(schema.ExitCorrupt)
 	}
-	return err
+	return nil
 }
 
 // about says an event in a few words.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
@@ -11,32 +12,24 @@ import (
 	"steno/schema"
 )
 
-// A report is what verify says of one session.
+// A report is what verify says of one session. Its findings come behind it, in
+// the key findings.
 type report struct {
-	OK       bool              `json:"ok"`
-	Session  string            `json:"session"`
-	Events   int               `json:"events"`
-	Epochs   int               `json:"epochs"`
-	Head     *schema.Head      `json:"head"`
-	Findings []findingView     `json:"findings"`
-	Error    *schema.ErrorBody `json:"error,omitzero"` // why it could not be read at all
+	OK      bool              `json:"ok"`
+	Session string            `json:"session"`
+	Events  int               `json:"events"`
+	Epochs  int               `json:"epochs"`
+	Head    *schema.Head      `json:"head"`
+	Error   *schema.ErrorBody `json:"error,omitzero"` // why it could not be read at all
+
+	findings []schema.Finding // the first of them, at most maxKept
+	count    int              // how many there are
+	first    *schema.Finding  // the first of severity error
 }
 
-// findingView is a finding as it is shown: without numbers where there is no
-// hole.
-type findingView struct {
-	Kind        schema.Kind   `json:"kind"`
-	Reason      schema.Reason `json:"reason,omitzero"`
-	Severity    string        `json:"severity"`
-	Segment     uint64        `json:"segment"`
-	Line        int           `json:"line"`
-	Offset      int64         `json:"offset"`
-	Bytes       int64         `json:"bytes"`
-	SHA256      string        `json:"sha256"`
-	Detail      string        `json:"detail"`
-	LastGoodSeq uint64        `json:"last_good_seq,omitzero"`
-	NextGoodSeq uint64        `json:"next_good_seq,omitzero"`
-}
+// maxKept bounds the findings that are kept in memory. A log that is nothing
+// but damage has more, and is then read a second time to write them out.
+const maxKept = 1000
 
 func (a *app) verifyCommand() *cobra.Command {
 	return &cobra.Command{
@@ -66,9 +59,12 @@ func (a *app) verifyCommand() *cobra.Command {
 
 func (a *app) verify(ctx context.Context, store journal.Store, sessions []string, one bool) error {
 	var worst error
-	var all []report
-	for _, id := range sessions {
-		r, _, unread := read(ctx, store, id, journal.ScanOptions{})
+	list := a.format == "json" && !one
+	if list {
+		io.WriteString(a.out, "[")
+	}
+	for i, id := range sessions {
+		r, _, unread := readSession(ctx, store, id, journal.ScanOptions{})
 		if unread != nil { // one bad session never hides another
 			b := schema.Body(unread)
 			r.Error = &b
@@ -78,39 +74,30 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 		} else if !r.OK {
 			worst = exitCode(schema.ExitCorrupt)
 		}
-		var err error
-		switch a.format {
-		case "json":
-			all = append(all, r)
-		case "jsonl":
-			err = a.json(r)
-		default:
-			err = a.printReport(r)
+		if list && i > 0 {
+			io.WriteString(a.out, ",")
 		}
-		if err != nil {
+		if err := a.printReport(ctx, store, r); err != nil {
 			return err
+		}
+		if !list {
+			fmt.Fprintln(a.out)
 		}
 		if r.Error != nil {
 			a.report(r.Error.Err())
 		}
 	}
-	if a.format == "json" {
-		var err error
-		if one {
-			err = a.json(all[0])
-		} else {
-			err = a.json(all)
-		}
-		if err != nil {
+	if list {
+		if _, err := io.WriteString(a.out, "]\n"); err != nil {
 			return err
 		}
 	}
 	return worst
 }
 
-// read reads one session to its end and folds it.
-func read(ctx context.Context, store journal.Store, id string, opt journal.ScanOptions) (report, *replay.State, error) {
-	r := report{Session: id, Findings: []findingView{}}
+// readSession reads one session to its end and folds it.
+func readSession(ctx context.Context, store journal.Store, id string, opt journal.ScanOptions) (report, *replay.State, error) {
+	r := report{Session: id}
 	if err := schema.CheckSession(id); err != nil {
 		return r, nil, err
 	}
@@ -121,11 +108,11 @@ func read(ctx context.Context, store journal.Store, id string, opt journal.ScanO
 		if err != nil && (scan.FirstError == nil || !opt.Strict) {
 			return r, nil, err
 		}
-		if it.Finding != nil {
-			r.Findings = append(r.Findings, findingView(*it.Finding))
+		if it.Finding != nil && len(r.findings) < maxKept {
+			r.findings = append(r.findings, *it.Finding)
 		}
 	}
-	r.Events, r.Epochs = scan.Events, scan.Epochs
+	r.Events, r.Epochs, r.count, r.first = scan.Events, scan.Epochs, scan.Findings, scan.FirstError
 	if scan.Events > 0 {
 		head := scan.Head
 		r.Head = &head
@@ -134,40 +121,92 @@ func read(ctx context.Context, store journal.Store, id string, opt journal.ScanO
 	return r, st, nil
 }
 
-// firstError is the first finding of severity error, nil for a log in order.
-func (r *report) firstError() error {
-	for _, f := range r.Findings {
-		if f.Severity == schema.SeverityError {
-			return schema.Finding(f).Err(r.Session)
+// damage is the first finding of severity error, nil for a log in order.
+func (r *report) damage() error {
+	if r.first == nil {
+		return nil
+	}
+	return r.first.Err(r.Session)
+}
+
+// each gives all findings of a report.
+func (r *report) each(ctx context.Context, store journal.Store, give func(schema.Finding) error) error {
+	if r.count <= len(r.findings) {
+		for _, f := range r.findings {
+			if err := give(f); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for it, err := range journal.NewScan(store, r.Session, journal.ScanOptions{State: replay.New()}).Items(ctx) {
+		if err == nil && it.Finding != nil {
+			err = give(*it.Finding)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (a *app) printReport(r report) error {
-	switch {
-	case r.Error != nil:
-		_, err := fmt.Fprintf(a.out, "FAIL  %s  %s: %s\n", inert(r.Session), r.Error.Kind, inert(r.Error.Message))
+// findings writes the key findings of an object that is open.
+func (a *app) findings(ctx context.Context, store journal.Store, r report) error {
+	io.WriteString(a.out, `,"findings":[`)
+	n := 0
+	err := r.each(ctx, store, func(f schema.Finding) error {
+		b, err := encode(f)
+		if n++; err == nil && n > 1 {
+			_, err = io.WriteString(a.out, ",")
+		}
+		if err == nil {
+			_, err = a.out.Write(b)
+		}
 		return err
-	case r.OK:
-		fmt.Fprintf(a.out, "ok    %s  %d events, %d epochs", inert(r.Session), r.Events, r.Epochs)
-	default:
-		fmt.Fprintf(a.out, "FAIL  %s  %d events, %d epochs", inert(r.Session), r.Events, r.Epochs)
+	})
+	io.WriteString(a.out, "]")
+	return err
+}
+
+func (a *app) printReport(ctx context.Context, store journal.Store, r report) error {
+	if a.format == "json" || a.format == "jsonl" {
+		b, err := encode(r)
+		if err == nil {
+			_, err = a.out.Write(b[:len(b)-1])
+		}
+		if err == nil {
+			err = a.findings(ctx, store, r)
+		}
+		if err == nil {
+			_, err = io.WriteString(a.out, "}")
+		}
+		return err
+	}
+	word := "ok  "
+	if !r.OK {
+		word = "FAIL"
+	}
+	if r.Error != nil {
+		_, err := fmt.Fprintf(a.out, "%s  %s  %s: %s", word, inert(r.Session), r.Error.Kind, inert(r.Error.Message))
+		return err
+	}
+	if _, err := fmt.Fprintf(a.out, "%s  %s  %d events, %d epochs", word, inert(r.Session), r.Events, r.Epochs); err != nil {
+		return err
 	}
 	if r.Head != nil {
 		fmt.Fprintf(a.out, ", head %s", r.Head)
 	}
-	if _, err := fmt.Fprintln(a.out); err != nil {
+	return r.each(ctx, store, func(f schema.Finding) error {
+		_, err := fmt.Fprintf(a.out, "\n      %s", findingText(f))
 		return err
+	})
+}
+
+// findingText says a finding in a line.
+func findingText(f schema.Finding) string {
+	why := string(f.Kind)
+	if f.Reason != "" {
+		why += "/" + string(f.Reason)
 	}
-	for _, f := range r.Findings {
-		why := string(f.Kind)
-		if f.Reason != "" {
-			why += "/" + string(f.Reason)
-		}
-		if _, err := fmt.Fprintf(a.out, "      %s  %06d.jsonl line %d, byte %d, %d bytes: %s: %s\n", f.Severity, f.Segment, f.Line, f.Offset, f.Bytes, why, inert(f.Detail)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return fmt.Sprintf("%s  %06d.jsonl line %d, byte %d, %d bytes: %s: %s", f.Severity, f.Segment, f.Line, f.Offset, f.Bytes, why, inert(f.Detail))
 }

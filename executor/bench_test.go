@@ -1,0 +1,109 @@
+package executor_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"steno/executor"
+	"steno/journal"
+	"steno/journal/journaltest"
+	"steno/lease"
+)
+
+// BenchmarkDo is a call through the request door, by way of a server in this
+// process: recorded, run and answered, with 200 bytes of arguments and a result
+// of 1 KiB. The callers have a session each.
+func BenchmarkDo(b *testing.B) {
+	for _, callers := range []int{1, 16} {
+		b.Run(fmt.Sprint("c=", callers), func(b *testing.B) {
+			benchmarkDo(b, callers, func(_ *executor.Executor, c *executor.Client) caller { return c.Call })
+		})
+	}
+}
+
+// BenchmarkDoWithoutNATS is the same without the door and the server.
+func BenchmarkDoWithoutNATS(b *testing.B) {
+	for _, callers := range []int{1, 16} {
+		b.Run(fmt.Sprint("c=", callers), func(b *testing.B) {
+			benchmarkDo(b, callers, func(x *executor.Executor, _ *executor.Client) caller { return x.Do })
+		})
+	}
+}
+
+type caller func(context.Context, string, executor.Request) (executor.Answer, error)
+
+func benchmarkDo(b *testing.B, callers int, door func(*executor.Executor, *executor.Client) caller) {
+	n := journaltest.StartNATS(b, journaltest.NATSOptions{})
+	files, err := journal.OpenFiles(b.TempDir(), true)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer files.Close()
+	var syncs, bytes atomic.Int64
+	store := files.WithFaults(&lease.Faults{
+		Write: func(f *os.File, p []byte) (int, error) { bytes.Add(int64(len(p))); return f.Write(p) },
+		At: func(point string) {
+			if point == journaltest.Synced {
+				syncs.Add(1)
+			}
+		},
+	})
+	output := strings.Repeat("r", 1<<10)
+	registry, err := executor.NewRegistry(toolOf("trivial", func(context.Context, *executor.Invocation) (executor.Result, error) {
+		return executor.Result{OK: true, Output: output}, nil
+	}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	x, err := executor.New(executor.Config{Conn: n.Connect(), Store: store, Tools: registry, Holder: lease.Self("bench")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := context.Background()
+	if err := x.Start(ctx); err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := x.Drain(ctx); err != nil {
+			b.Error(err)
+		}
+	}()
+	client, err := executor.NewClient(n.Connect(), "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	call := door(x, client)
+	args := `{"text":"` + strings.Repeat("a", 200-len(`{"text":""}`)) + `"}`
+	for i := range callers {
+		open(b, client, fmt.Sprint("s", i))
+		if _, err := call(ctx, fmt.Sprint("s", i), request("warm", "trivial", args)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	syncs.Store(0)
+	bytes.Store(0)
+	b.ReportAllocs()
+	var next atomic.Int64
+	var work sync.WaitGroup
+	b.ResetTimer()
+	for i := range callers {
+		work.Go(func() {
+			session := fmt.Sprint("s", i)
+			for k := next.Add(1); k <= int64(b.N); k = next.Add(1) {
+				if _, err := call(ctx, session, request(fmt.Sprint("c", k), "trivial", args)); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(syncs.Load())/float64(b.N), "syncs/op")
+	b.ReportMetric(float64(bytes.Load())/float64(b.N), "bytes/op")
+}
