@@ -182,13 +182,13 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 	for name, want := range map[string]string{
 		"call": "steno.v1.call.*", "session-open": "steno.v1.session.open", "session-get": "steno.v1.session.get",
 		"session-list": "steno.v1.session.list", "session-append": "steno.v1.session.append", "session-end": "steno.v1.session.end",
-		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
+		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
 	} {
 		if subjects[name] != want {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 9 {
+	if len(info.Endpoints) != 10 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 

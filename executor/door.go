@@ -45,6 +45,7 @@ type verb struct {
 	passed bool
 }
 
+var getVerb = verb{"get", (*Executor).runGet, false}
 var callVerb = verb{"call", (*Executor).runCall, true}
 var appendVerb = verb{"append", (*Executor).runAppend, true}
 var deadVerb = verb{"append", (*Executor).runDead, true}
@@ -74,11 +75,12 @@ func (x *Executor) serve() error {
 	alone := micro.WithEndpointQueueGroupDisabled()
 	add("call", p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
 	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(verb{"open", (*Executor).runOpen, false}, false))
-	add("session-get", p+"session.get", sessionSchema, anySchema, x.handle(verb{"get", (*Executor).runGet, false}, false))
+	add("session-get", p+"session.get", sessionSchema, getSchema, x.handle(getVerb, false))
 	add("session-list", p+"session.list", listSchema, anySchema, x.handle(verb{"list", (*Executor).runList, false}, false))
 	add("session-append", p+"session.append", appendSchema, anySchema, x.handle(appendVerb, false))
 	add("session-end", p+"session.end", endSchema, anySchema, x.handle(endVerb, false))
 	add("to-call", to+"call.*", callSchema, resultSchema, x.handle(callVerb, true), alone)
+	add("to-get", to+"get.*", sessionSchema, getSchema, x.handle(getVerb, true), alone)
 	add("to-append", to+"append.*", appendSchema, anySchema, x.handle(appendVerb, true), alone)
 	add("to-end", to+"end.*", endSchema, anySchema, x.handle(endVerb, true), alone)
 	if err != nil {
@@ -225,7 +227,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 			}
 			var reached bool
 			var passed error
-			if out, reached, passed = x.pass(x.stopping, v, holder, session, payload, hops); reached {
+			if out, reached, passed = x.pass(x.stopping, v.name, holder, session, payload, hops); reached {
 				err = passed
 			}
 			if reached && !errors.Is(err, schema.SessionWriterLost) {
@@ -254,13 +256,13 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 
 // pass sends a request to the holder of a session and waits for its answer,
 // for as long as the holder is there. reached is false if it is not.
-func (x *Executor) pass(ctx context.Context, v verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
+func (x *Executor) pass(ctx context.Context, verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
 	in, err := newInbox(x.cfg.Conn)
 	if err != nil {
 		return reply{}, true, err
 	}
 	defer in.close()
-	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + v.name + "." + session, Reply: in.subject, Data: payload,
+	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + verb + "." + session, Reply: in.subject, Data: payload,
 		Header: nats.Header{headerHops: {strconv.Itoa(hops + 1)}}}
 	for {
 		if err := x.cfg.Conn.PublishMsg(msg); err != nil {

@@ -76,7 +76,13 @@ func TestAReleaseIsNoErrorOfACall(t *testing.T) {
 	callers.Wait()
 	calls := 0
 	for i := range 6 {
-		calls += len(p.read(fmt.Sprint("s", i)).State.Calls)
+		st := p.read(fmt.Sprint("s", i)).State
+		calls += len(st.Calls)
+		for k, e := range st.Epochs {
+			if k > 0 && e.How != schema.HowResumed {
+				t.Errorf("epoch %d of s%d was not released: %+v", k, i, st.Epochs)
+			}
+		}
 	}
 	if calls != 6*15 {
 		t.Errorf("%d calls are recorded", calls)

@@ -284,25 +284,26 @@ func (x *Executor) thin() {
 		x.mu.Lock()
 		if len(x.sessions) > x.cfg.Sessions {
 			for _, s := range x.sessions {
-				if s.users == 0 && !s.leaving && (idle == nil || s.used < idle.used) {
+				if s.users == 0 && s.leaving == "" && (idle == nil || s.used < idle.used) {
 					idle = s
 				}
 			}
 		}
 		if idle != nil {
-			idle.leaving = true
+			idle.leaving = "idle"
 		}
 		x.mu.Unlock()
 		if idle == nil {
 			return
 		}
-		x.retire(idle, "idle")
+		x.retire(idle, "")
 	}
 }
 
 // retire takes a session out of the table once it has given back its lease, so
-// that nobody opens it anew before: in good order with a reason, else without
-// a word. It returns when that is done, whoever does it.
+// that nobody opens it anew before: in good order if there is a reason, here or
+// in leaving, else without a word. It returns when that is done, whoever does
+// it.
 func (x *Executor) retire(s *session, reason string) error {
 	s.retired.Do(func() {
 		if s.journal != nil && !s.sound() {
@@ -310,6 +311,11 @@ func (x *Executor) retire(s *session, reason string) error {
 			x.log.Error("a session can no longer be written here", "session", s.id, "epoch", s.journal.Epoch(),
 				"kind", schema.KindOf(err), "err", err)
 		}
+		x.mu.Lock()
+		if reason == "" {
+			reason = s.leaving
+		}
+		x.mu.Unlock()
 		s.gave = s.close(reason)
 		x.mu.Lock()
 		delete(x.sessions, s.id)

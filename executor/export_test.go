@@ -37,3 +37,13 @@ func SetStopWait(x *Executor, d time.Duration) { x.stopWait = d }
 
 // SetRetryFirst makes deliveries of the queue come again sooner.
 func SetRetryFirst(x *Executor, d time.Duration) { x.retryFirst = d }
+
+// Disposition says what becomes of a delivery whose call ended in an error of
+// this kind, "" for a recorded result.
+func Disposition(k schema.Kind) string {
+	err := error(nil)
+	if k != "" {
+		err = schema.Errorf(k, "a test")
+	}
+	return map[disposed]string{ack: "ack", dead: "dead", again: "again"}[disposition(err)]
+}

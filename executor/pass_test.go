@@ -508,3 +508,85 @@ func (s *countingStore) Read(ctx context.Context, session string, epoch uint64, 
 	s.reads.Add(1)
 	return s.Store.Read(ctx, session, epoch, offset)
 }
+
+// What is not yet durable is not told, by no executor. A session that is being
+// made is one that somebody else may open, once it is there.
+func TestNoExecutorTellsOfWhatIsNotSynced(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	holder := p.node([]executor.Tool{echo})
+	holder.open("s1")
+	holder.call("s1", "c1", "echo", `{}`)
+	before := p.read("s1").Head.String()
+	other := p.node(nil)
+	// Both answer alike, whoever is asked.
+	for range 10 {
+		if a, err := other.client.Get(within(t), "s1"); err != nil || a.Head != before || a.Calls["ok"] != 1 {
+			t.Fatalf("the session is %+v, %v", a, err)
+		}
+	}
+	hold := holder.faults.HoldSync(t)
+	done := make(chan executor.Answer, 1)
+	go func() {
+		a, err := holder.Do(within(t), "s1", request("c2", "echo", `{}`))
+		if err != nil {
+			t.Error(err)
+		}
+		done <- a
+	}()
+	wait(t, "a sync that waits", hold.Waiting())
+	if p.read("s1").Head.String() == before {
+		t.Fatal("nothing is written")
+	}
+	type got struct {
+		a   executor.GetAnswer
+		err error
+	}
+	gets := make(chan got, 4)
+	for range cap(gets) {
+		go func() {
+			a, err := other.client.Get(within(t), "s1")
+			gets <- got{a, err}
+		}()
+	}
+	// The same through the answer to the one who asks the holder itself.
+	sub, err := other.conn.SubscribeSync(other.conn.NewInbox())
+	if err == nil {
+		err = other.conn.PublishRequest("steno.v1.to."+holder.holder+".get.s1", sub.Subject, []byte(`{"session":"s1"}`))
+	}
+	if err == nil {
+		err = other.conn.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(gets) > 0 || pending(t, sub) > 0 {
+		t.Error("the session was told of before the sync")
+	}
+	hold.Release()
+	head := wait(t, "the call", done).Head
+	for range cap(gets) {
+		g := wait(t, "the session", gets)
+		if h, err := schema.ParseHead(g.a.Head); g.err != nil || err != nil || h.Seq < head.Seq-1 {
+			t.Errorf("the session is %+v, %v", g.a, g.err)
+		}
+	}
+	if m, err := sub.NextMsg(journaltest.Deadline); err != nil || !field[bool](t, m.Data, "ok") {
+		t.Errorf("the holder says %v, %v", m, err)
+	}
+	_, err = ask(t, other.conn, "steno.v1.to."+other.holder+".get.s1", `{"session":"s1"}`)
+	wantErr(t, err, schema.SessionWriterLost)
+}
+
+// A session of a holder that died while it made it may not be on the disk.
+func TestOpenTakesASessionThatNobodyHolds(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	p.leave("s1")
+	n := p.node(nil)
+	a, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1"})
+	if err != nil || a.Created {
+		t.Errorf("open says %+v, %v", a, err)
+	}
+	if e := p.read("s1").State.Epochs; len(e) != 2 || e[1].How != schema.HowTakeover {
+		t.Errorf("the epochs are %+v", e)
+	}
+}

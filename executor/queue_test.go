@@ -447,3 +447,20 @@ func TestSettingsThatCannotBeUsedAreRefused(t *testing.T) {
 	wantErr(t, q.Start(within(t)), schema.Unavailable)
 	wantErr(t, n.client.Enqueue(within(t), "s1", request("c1", "echo", `{}`)), schema.Unavailable)
 }
+
+func TestEveryKindHasADisposition(t *testing.T) {
+	if got := executor.Disposition(""); got != "ack" {
+		t.Errorf("a recorded result is %s", got)
+	}
+	never := []schema.Kind{schema.InvalidArgs, schema.NotFound, schema.CallConflict, schema.PayloadTooLarge, schema.UnsafeStatePath,
+		schema.UnsupportedSchemaVersion, schema.LineTooLong, schema.SessionEnded, schema.LeaseStoreUnsupported, schema.CorruptLogLine, schema.TailSuspect}
+	for _, k := range schema.Kinds() {
+		want := "again" // with pauses, and parked in the end
+		if slices.Contains(never, k.Kind) {
+			want = "dead"
+		}
+		if got := executor.Disposition(k.Kind); got != want {
+			t.Errorf("%s is %s, want %s", k.Kind, got, want)
+		}
+	}
+}

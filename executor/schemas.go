@@ -27,6 +27,10 @@ const (
 		`"labels":{"type":"object"},"task_kind":{"type":"string"},"phase":{"type":"string"}}}`
 	openAnswerSchema = `{"type":"object","required":["ok","session","created","head"],"properties":{"ok":{"const":true},` +
 		`"session":{"type":"string"},"created":{"type":"boolean"},"workspace":{"type":"string"},"head":{"type":"string"}}}`
+	getSchema = `{"type":"object","required":["ok","session","head","started","epochs","messages","calls","open"],"properties":{"ok":{"const":true},` +
+		`"session":{"type":"string"},"head":{"type":"string"},"started":{"type":"string"},"workspace":{"type":"string"},"labels":{"type":"object"},` +
+		`"outcome":{"type":"string"},"task_kind":{"type":"string"},"phase":{"type":"string"},"epochs":{"type":"integer"},"messages":{"type":"integer"},` +
+		`"calls":{"type":"object","additionalProperties":{"type":"integer"}},"open":{"type":"array","items":{"type":"string"}}}}`
 	listSchema   = `{"type":"object","properties":{"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":1000}}}`
 	appendSchema = `{"type":"object","required":["session","events"],"properties":{"session":` + sessionID + `,"events":{"type":"array",` +
 		`"minItems":1,"maxItems":1000,"items":{"type":"object","required":["type","data"],"properties":{"id":{"type":"string"},"type":{"type":"string"},"data":{}}}}}}`

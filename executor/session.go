@@ -28,7 +28,7 @@ type session struct {
 	// Guarded by the executor's mu.
 	users   int    // requests, calls on their way, and live
 	used    uint64 // the executor's count of uses at the last one
-	leaving bool   // it is being released
+	leaving string // why it is being released; "" if it is not
 
 	// Set before ready is closed and not changed afterwards.
 	journal   *journal.Journal
@@ -128,7 +128,7 @@ func (s *session) sound() bool { return s.journal.Err() == nil }
 // users.
 func (s *session) usable() bool {
 	s.x.mu.Lock()
-	leaving := s.leaving
+	leaving := s.leaving != ""
 	s.x.mu.Unlock()
 	return !leaving && s.sound()
 }

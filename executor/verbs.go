@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/journal"
+	"steno/lease"
 	"steno/replay"
 	"steno/schema"
 )
@@ -104,25 +105,22 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 		return fail(schema.Errorf(schema.PayloadTooLarge, "what is said of the session has %d bytes; the limit is %d", len(started), maxData).
 			With("session", req.Session))
 	}
-	a := OpenAnswer{OK: true, Session: req.Session}
-	var head schema.Head
-	tell := func(st *replay.State) {
-		a.Workspace, a.Head, head = st.Started.Workspace, st.Head.String(), st.Head
-	}
 	for try := 0; ; try++ {
-		err := x.look(ctx, req.Session, tell)
+		a, err := x.there(ctx, req.Session)
 		if err == nil {
-			return a, head, nil
+			head, err := schema.ParseHead(a.Head)
+			return OpenAnswer{OK: true, Session: a.Session, Workspace: a.Workspace, Head: a.Head}, head, err
 		}
 		if !errors.Is(err, schema.NotFound) {
 			return fail(err)
 		}
 		s, err := x.hold(ctx, req.Session, &req)
 		if err == nil {
-			a.Created = s.journal.How() == schema.HowNew
-			s.view(tell)
+			a := s.summary()
+			created := s.journal.How() == schema.HowNew
 			s.leave()
-			return a, head, nil
+			head, err := schema.ParseHead(a.Head)
+			return OpenAnswer{OK: true, Session: a.Session, Created: created, Workspace: a.Workspace, Head: a.Head}, head, err
 		}
 		// Another process is making the same session; it is there in a moment.
 		if !errors.Is(err, schema.SessionWriterActive) || try == routeTries {
@@ -136,37 +134,88 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 	}
 }
 
-// look shows use a session's state: the live one where this process holds it,
-// otherwise one folded from the log, which needs no lease. A session whose
-// first seal or session_started is missing is not there yet.
-func (x *Executor) look(ctx context.Context, id string, use func(*replay.State)) error {
+// there tells of a session that is there for sure. One whose holder died is
+// NotFound: what it has left may not be durable before somebody takes it.
+func (x *Executor) there(ctx context.Context, id string) (GetAnswer, error) {
+	if st, err := x.cfg.Store.Lease(ctx, id); err == nil && st.State == lease.Stale {
+		return GetAnswer{}, notFound(id)
+	}
+	return x.summary(ctx, id)
+}
+
+func notFound(id string) error {
+	return schema.Errorf(schema.NotFound, "there is no session %s", id).With("session", id)
+}
+
+// summary tells of a session: from the live state where this process holds it,
+// as its holder says where another does, and from the log, which needs no
+// lease, where none can be asked. Only the log may show what is not yet known
+// to be durable. A session whose first seal or session_started is missing is
+// not there yet.
+func (x *Executor) summary(ctx context.Context, id string) (GetAnswer, error) {
 	if s, err := x.held(ctx, id); err == nil {
-		s.view(use)
-		s.leave()
-		return nil
+		defer s.leave()
+		return s.summary(), nil
+	}
+	if a, ok := x.askHolder(ctx, id); ok {
+		return a, nil
 	}
 	st := replay.New()
 	scan := journal.NewScan(x.cfg.Store, id, journal.ScanOptions{State: st})
 	for _, err := range scan.Items(ctx) {
 		if err != nil {
-			return err
+			return GetAnswer{}, err
 		}
 	}
 	if scan.FirstError != nil {
-		return scan.FirstError.Err(id)
+		return GetAnswer{}, scan.FirstError.Err(id)
 	}
 	if st.Started == nil {
-		return schema.Errorf(schema.NotFound, "there is no session %s", id).With("session", id)
+		return GetAnswer{}, notFound(id)
 	}
-	use(st)
-	return nil
+	return summaryOf(id, st), nil
+}
+
+// askHolder asks the process that holds a session. One that is silent is not
+// waited for: whoever looks at a session may want to know why.
+func (x *Executor) askHolder(ctx context.Context, id string) (a GetAnswer, ok bool) {
+	st, err := x.cfg.Store.Lease(ctx, id)
+	if err != nil || st.State != lease.Active || st.Holder == nil || st.Holder.ID == x.cfg.Holder.ID {
+		return a, false
+	}
+	var o schema.Object
+	ctx, cancel := context.WithTimeout(ctx, holderQuiet)
+	defer cancel()
+	out, reached, err := x.pass(ctx, "get", st.Holder.ID, id, o.Text("session", id).Bytes(), 0)
+	return a, reached && err == nil && json.Unmarshal(out.data, &a) == nil
+}
+
+func (s *session) summary() (a GetAnswer) {
+	s.view(func(st *replay.State) { a = summaryOf(s.id, st) })
+	return a
 }
 
 // maxOpenIDs bounds the open calls that a summary names.
 const maxOpenIDs = 100
 
+func summaryOf(id string, st *replay.State) GetAnswer {
+	a := GetAnswer{OK: true, Session: id, Head: st.Head.String(), Started: st.Started.Time, Workspace: st.Started.Workspace,
+		Labels: st.Started.Labels, TaskKind: st.TaskKind, Phase: st.Phase, Epochs: len(st.Epochs), Messages: len(st.Messages),
+		Calls: map[string]int{}, Open: []string{}}
+	if st.Ended != nil {
+		a.Outcome = st.Ended.Outcome
+	}
+	for _, c := range st.Calls {
+		a.Calls[string(c.State)]++
+		if c.Result == nil && len(a.Open) < maxOpenIDs {
+			a.Open = append(a.Open, c.ID)
+		}
+	}
+	return a
+}
+
 // runGet sums up a session.
-func (x *Executor) runGet(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
+func (x *Executor) runGet(ctx context.Context, _ string, payload []byte, here bool) (reply, error) {
 	id, err := sessionOf(payload)
 	if err != nil {
 		return reply{}, err
@@ -174,22 +223,18 @@ func (x *Executor) runGet(ctx context.Context, _ string, payload []byte, _ bool)
 	if err := schema.CheckSession(id); err != nil {
 		return reply{}, err
 	}
-	a := GetAnswer{OK: true, Session: id, Calls: map[string]int{}, Open: []string{}}
-	var head schema.Head
-	err = x.look(ctx, id, func(st *replay.State) {
-		head = st.Head
-		a.Head, a.Started, a.Workspace, a.Labels = head.String(), st.Started.Time, st.Started.Workspace, st.Started.Labels
-		a.TaskKind, a.Phase, a.Epochs, a.Messages = st.TaskKind, st.Phase, len(st.Epochs), len(st.Messages)
-		if st.Ended != nil {
-			a.Outcome = st.Ended.Outcome
+	var a GetAnswer
+	if here {
+		s, err := x.held(ctx, id)
+		if err != nil {
+			return reply{}, err
 		}
-		for _, c := range st.Calls {
-			a.Calls[string(c.State)]++
-			if c.Result == nil && len(a.Open) < maxOpenIDs {
-				a.Open = append(a.Open, c.ID)
-			}
-		}
-	})
+		a = s.summary()
+		s.leave()
+	} else if a, err = x.summary(ctx, id); err != nil {
+		return reply{}, err
+	}
+	head, err := schema.ParseHead(a.Head)
 	if err != nil {
 		return reply{}, err
 	}
