@@ -68,6 +68,9 @@ func runBash(ctx context.Context, call *Invocation) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	if call.noFolder != nil {
+		return Result{}, call.noFolder
+	}
 	if call.Workspace == nil {
 		return Result{}, schema.Errorf(schema.CommandFailed, "the session has no workspace to run a command in")
 	}

@@ -100,6 +100,7 @@ func (s *session) run(f *flight) (Answer, error) {
 	if known != nil {
 		return s.resume(f, known)
 	}
+	s.x.inspect(req, nil)
 	tool, refusal := s.admit(req)
 	if refusal != nil {
 		// A refused call is in the log too: the call, and why it did not run.
@@ -197,7 +198,8 @@ func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error
 		key = req.CallID
 	}
 	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
-		Args: req.Args, Context: req.Context, DryRun: req.DryRun, Workspace: s.workspace}
+		Args: req.Args, Context: req.Context, DryRun: req.DryRun}
+	inv.Workspace, inv.noFolder = s.space()
 	ctx := s.ctx
 	if tool.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -224,9 +226,6 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 			err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", "panic")
 		}
 	}()
-	if s.workspace == nil && s.noSpace != nil {
-		return Result{}, s.noSpace
-	}
 	res, err = tool.Run(ctx, inv)
 	var e *schema.Error
 	if err != nil && !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
@@ -241,8 +240,8 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 // From here on the outcome is known to this process only until the append
 // returns.
 func (s *session) finish(req *Request, attempt uint64, out verdict, before ...journal.Entry) (Answer, error) {
-	data := s.x.inspect(req, attempt, &out)
-	r, err := s.append(append(before, journal.Entry{Type: schema.TypeToolResult, Data: data})...)
+	s.x.inspect(req, &out)
+	r, err := s.append(append(before, journal.Entry{Type: schema.TypeToolResult, Data: out.record(req, attempt)})...)
 	if err != nil {
 		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) && !errors.Is(err, schema.SessionEnded) {
 			err = schema.Errorf(schema.ToolResultRecordFailed, "call %s ran, and its result could not be recorded", req.CallID).

@@ -170,6 +170,12 @@ func (x *Executor) respond(to string, out reply, err error) {
 		msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(e.Kind.Info().Status))
 		msg.Header.Set(micro.ErrorHeader, string(e.Kind))
 		msg.Header.Set(HeaderErrorKind, string(e.Kind))
+		if id, _ := e.Details["session"].(string); schema.ValidSession(id) {
+			msg.Header.Set(HeaderSession, id)
+		}
+		if id, _ := e.Details["call_id"].(string); schema.CheckCallID(id) == nil {
+			msg.Header.Set(HeaderCall, id)
+		}
 		if e.Kind == schema.Internal {
 			x.log.Error("internal error", "err", err)
 		}
@@ -235,7 +241,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 			}
 			// It is gone, or it does not listen here, or it has lost the session
 			// and somebody else has it, or nobody.
-		} else if !errors.Is(err, schema.SessionWriterLost) {
+		} else if !errors.Is(err, schema.SessionWriterLost) && holder != x.cfg.Holder.ID {
 			return out, err
 		}
 		// Where we lost it ourselves, whoever has it now knows what became of

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -192,13 +194,36 @@ func TestAToolHasTheTimeThatItDeclares(t *testing.T) {
 
 func TestASessionWhoseWorkspaceIsGoneSaysSo(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
-	n := p.node([]executor.Tool{echo})
-	if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Workspace: p.dir}); err != nil {
+	n := p.node(append(executor.Builtin(), echo))
+	gone := filepath.Join(t.TempDir(), "gone")
+	for session, dir := range map[string]string{"s1": p.dir, "s2": gone} { // the store itself is no workspace
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.client.Open(within(t), executor.OpenRequest{Session: session, Workspace: dir}); err != nil {
+			t.Fatal(err)
+		}
+		if dir == gone {
+			if err := os.Remove(gone); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, tool := range []string{"list", "bash"} {
+			a := n.call(session, fmt.Sprint("c", i), tool, map[string]string{"list": `{}`, "bash": `{"command":"true"}`}[tool])
+			if field[bool](t, a.Data, "ok") || strings.Contains(string(a.Data), p.dir) {
+				t.Errorf("the answer is %s", a.Data)
+			}
+		}
+		// A tool that needs none runs all the same.
+		if a := n.call(session, "c9", "echo", `{}`); !field[bool](t, a.Data, "ok") {
+			t.Errorf("the answer is %s", a.Data)
+		}
+	}
+	// A folder that comes back is used.
+	if err := os.Mkdir(gone, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// The store itself is no workspace.
-	a := n.call("s1", "c1", "echo", `{}`)
-	if field[bool](t, a.Data, "ok") || strings.Contains(string(a.Data), p.dir) {
+	if a := n.call("s2", "again", "list", `{}`); !field[bool](t, a.Data, "ok") {
 		t.Errorf("the answer is %s", a.Data)
 	}
 }

@@ -60,8 +60,8 @@ func parseRequest(payload []byte) (Request, error) {
 		return Request{}, err
 	}
 	var r Request
-	if err := schema.Unmarshal(text, &r); err != nil {
-		return Request{}, schema.Errorf(schema.InvalidArgs, "the request is not {\"call_id\",\"name\",\"args\",…}").Cause(err)
+	if err := strict(text, &r); err != nil {
+		return Request{}, err
 	}
 	r.replaced = replaced
 	return r, r.check()

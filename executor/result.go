@@ -16,6 +16,7 @@ type verdict struct {
 	err       error // instead of a result
 	duration  time.Duration
 	synthetic bool // nobody knows; the record says so
+	replaced  int  // U+FFFD that inspect put in
 }
 
 func (s *session) verdict(r Result, err error) verdict {
@@ -51,11 +52,30 @@ const (
 	maxFiles   = 64 << 10  // of each list of files
 )
 
-// inspect sees every result before it is encoded, and gives the data of the
-// tool_result. Whatever must happen to a value before its first byte is written
-// happens here: text becomes valid Unicode, and what is too long for the record
-// is cut and marked.
-func (x *Executor) inspect(req *Request, attempt uint64, out *verdict) []byte {
+// inspect sees every call before its events are encoded, when out is nil, and
+// every result before its event is. What must not reach the record as it is
+// changes here, before a byte of it is written: today text that is not Unicode,
+// which is replaced and counted.
+func (x *Executor) inspect(req *Request, out *verdict) {
+	valid := func(n *int, texts ...*string) {
+		for _, t := range texts {
+			text, replaced := schema.ValidUTF8(*t)
+			*t, *n = text, *n+replaced
+		}
+	}
+	if out == nil {
+		valid(&req.replaced, &req.Name, &req.Key)
+		return
+	}
+	valid(&out.replaced, &out.result.Output, &out.result.Summary)
+	if e, ok := out.err.(*schema.Error); ok { // verdict has made it ours to change
+		valid(&out.replaced, &e.Message)
+	}
+}
+
+// record is the data of a tool_result: what is too long for a line is cut and
+// marked.
+func (out *verdict) record(req *Request, attempt uint64) []byte {
 	// Text may grow when it is escaped: a NUL takes six bytes.
 	for limit := MaxOutput; ; limit /= 2 {
 		if data := out.encode(req, attempt, limit); len(data) <= maxData {
@@ -67,7 +87,7 @@ func (x *Executor) inspect(req *Request, attempt uint64, out *verdict) []byte {
 // encode is the data of a tool_result whose output, or message, is cut at
 // limit bytes.
 func (out *verdict) encode(req *Request, attempt uint64, limit int) []byte {
-	e := encoder{}
+	e := encoder{replaced: out.replaced}
 	e.Text("call_id", req.CallID).Uint("attempt", attempt).Bool("ok", out.err == nil && out.result.OK)
 	if out.err != nil {
 		e.failure(out.err, limit)
@@ -110,7 +130,7 @@ func (e *encoder) valid(text string) string {
 
 func (e *encoder) failure(err error, limit int) {
 	body := schema.Body(err)
-	body.Message, _ = Truncate(e.valid(body.Message), limit)
+	body.Message, _ = Truncate(body.Message, limit)
 	b, err := json.Marshal(body, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil || len(b) > limit { // details that are no JSON, or no details
 		body.Details = map[string]any{"next": body.Kind.Next("")}
@@ -120,17 +140,16 @@ func (e *encoder) failure(err error, limit int) {
 }
 
 func (e *encoder) success(r *Result, limit int) {
-	text := e.valid(r.Output)
-	output, dropped := Truncate(text, limit)
+	output, dropped := Truncate(r.Output, limit)
 	if dropped > 0 || r.Bytes > 0 { // by us, or by the tool itself
-		e.cut = truncated(limit, max(r.Bytes, len(text)), "head_tail")
+		e.cut = truncated(limit, max(r.Bytes, len(r.Output)), "head_tail")
 	}
 	e.Text("output", output)
 	if r.ExitCode != nil {
 		e.Raw("exit_code", strconv.AppendInt(nil, int64(*r.ExitCode), 10))
 	}
 	if r.Summary != "" {
-		summary, _ := Truncate(e.valid(r.Summary), maxSummary)
+		summary, _ := Truncate(r.Summary, maxSummary)
 		e.Text("summary", summary)
 	}
 	e.part("content", r.Content)

@@ -40,9 +40,12 @@ const (
 		`"required":["kind","message","details"],"properties":{"kind":{"type":"string"},"message":{"type":"string"},"details":{"type":"object"}}}}}`
 )
 
-// infoQuiet is how long executors have to say which store they have, after the
-// last one that said it.
-const infoQuiet = 100 * time.Millisecond
+// infoFirst is how long the first executor has to say which store it has,
+// infoQuiet each further one. Where none serves, the server says so at once.
+const (
+	infoFirst = time.Second
+	infoQuiet = 100 * time.Millisecond
+)
 
 // sameStore refuses to serve beside an executor that has the same prefix and
 // another store. Where nobody serves, the broker says so at once.
@@ -55,8 +58,8 @@ func (x *Executor) sameStore(ctx context.Context) error {
 	if err := x.cfg.Conn.PublishRequest("$SRV.INFO.steno", in.subject, nil); err != nil {
 		return unavailable("the broker does not answer", err)
 	}
-	for {
-		wait, cancel := context.WithTimeout(ctx, infoQuiet)
+	for patience := infoFirst; ; patience = infoQuiet {
+		wait, cancel := context.WithTimeout(ctx, patience)
 		m, err := in.next(wait)
 		cancel()
 		if err != nil {

@@ -32,12 +32,14 @@ type session struct {
 
 	// Set before ready is closed and not changed afterwards.
 	journal   *journal.Journal
-	workspace *Workspace // nil if the session has none
-	noSpace   error      // why it has one and it cannot be opened
 	settled   chan struct{}
 	slots     chan struct{} // one for each call that runs
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
+
+	spaceMu   sync.Mutex // guards workspace and left, also while it is opened
+	workspace *Workspace // nil if the session has none, or it is not open yet
+	left      bool       // the session is given back: nothing is opened any more
 
 	mu      sync.Mutex // guards the rest
 	flights map[string]*flight
@@ -98,17 +100,30 @@ func (s *session) open() error {
 		return err
 	}
 	s.journal = j
-	var dir string
-	s.view(func(st *replay.State) {
-		if st.Started != nil {
-			dir = st.Started.Workspace
-		}
-	})
-	if dir != "" {
-		s.workspace, s.noSpace = OpenWorkspace(dir, s.x.cfg.Protect...)
-	}
 	s.x.log.Info("holds a session", "session", s.id, "epoch", j.Epoch(), "how", j.How())
 	return nil
+}
+
+// space is the workspace of the session, opened when it is first asked for, and
+// again as long as it cannot be opened: a folder may come back.
+func (s *session) space() (*Workspace, error) {
+	var dir string
+	s.view(func(st *replay.State) { dir = st.Started.Workspace })
+	s.spaceMu.Lock()
+	defer s.spaceMu.Unlock()
+	switch {
+	case s.left:
+		return nil, s.stopped()
+	case s.workspace != nil || dir == "":
+		return s.workspace, nil
+	}
+	var err error
+	s.workspace, err = OpenWorkspace(dir, s.x.cfg.Protect...)
+	if errors.Is(err, schema.InvalidConfig) { // it names the store's folder, which is no business of a tool
+		s.x.log.Error("a workspace cannot be guarded", "session", s.id, "err", err)
+		err = schema.Errorf(schema.Internal, "the workspace cannot be guarded").Cause(err)
+	}
+	return s.workspace, err
 }
 
 // await returns once the session is open, or why it cannot be opened.
@@ -175,6 +190,9 @@ func (s *session) close(reason string) error {
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())
 	}
+	s.spaceMu.Lock()
+	defer s.spaceMu.Unlock()
+	s.left = true
 	if s.workspace != nil {
 		errs = append(errs, s.workspace.Close())
 	}

@@ -51,6 +51,7 @@ type Invocation struct {
 	Context   jsontext.Value // what the application says about the call, or nil; never the model's words
 	DryRun    bool           // say what would be done, and change nothing
 	Workspace *Workspace     // nil if the session has none
+	noFolder  error          // why it has one that cannot be used now
 }
 
 // A Result is what a tool answers.
@@ -101,6 +102,9 @@ func invalidArg(pointer, message string) *schema.Error {
 
 // folder is the call's workspace.
 func (call *Invocation) folder() (*Workspace, error) {
+	if call.noFolder != nil {
+		return nil, call.noFolder
+	}
 	if call.Workspace == nil {
 		return nil, schema.Errorf(schema.OutsideWorkspace, "the session has no workspace, so no path is inside it")
 	}

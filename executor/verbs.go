@@ -33,7 +33,24 @@ func door(payload []byte, into any, level int) (replaced int, err error) {
 	if text[0] != '{' {
 		return 0, schema.Errorf(schema.InvalidArgs, "the request is not an object")
 	}
-	return replaced, schema.Unmarshal(text, into)
+	return replaced, strict(text, into)
+}
+
+// strict reads a request. A key that is not known is refused: a misspelt
+// dry_run must not run the tool.
+func strict(text []byte, into any) error {
+	err := json.Unmarshal(text, into, json.RejectUnknownMembers(true), jsontext.AllowInvalidUTF8(true))
+	if err == nil {
+		return nil
+	}
+	e := schema.Errorf(schema.InvalidArgs, "the request does not have the form of its schema").Cause(err)
+	if s, ok := errors.AsType[*json.SemanticError](err); ok {
+		e.With("pointer", shorten(string(s.JSONPointer), maxShown))
+		if errors.Is(err, json.ErrUnknownName) {
+			e.Message = "the request has a key that is not known"
+		}
+	}
+	return e
 }
 
 // maxPayload bounds a request that is no call. Each line that it becomes has its
@@ -52,8 +69,12 @@ func sessionOf(payload []byte) (string, error) {
 	var v struct {
 		Session string `json:"session"`
 	}
-	_, err := door(payload, &v, levelBatch)
-	return v.Session, err
+	text, _, err := schema.Compact(nil, payload, levelBatch)
+	if err != nil || len(payload) > maxPayload {
+		_, err = door(payload, &v, levelBatch) // says why
+		return "", err
+	}
+	return v.Session, schema.Unmarshal(text, &v) // the verb looks at the rest
 }
 
 func answer(v any, x *Executor, session string, head schema.Head) (reply, error) {
