@@ -76,13 +76,13 @@ func (x *Executor) serve() error {
 	add("call", p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
 	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(verb{"open", (*Executor).runOpen, false}, false))
 	add("session-get", p+"session.get", sessionSchema, getSchema, x.handle(getVerb, false))
-	add("session-list", p+"session.list", listSchema, anySchema, x.handle(verb{"list", (*Executor).runList, false}, false))
-	add("session-append", p+"session.append", appendSchema, anySchema, x.handle(appendVerb, false))
-	add("session-end", p+"session.end", endSchema, anySchema, x.handle(endVerb, false))
+	add("session-list", p+"session.list", listSchema, listAnswerSchema, x.handle(verb{"list", (*Executor).runList, false}, false))
+	add("session-append", p+"session.append", appendSchema, appendAnswerSchema, x.handle(appendVerb, false))
+	add("session-end", p+"session.end", endSchema, endAnswerSchema, x.handle(endVerb, false))
 	add("to-call", to+"call.*", callSchema, resultSchema, x.handle(callVerb, true), alone)
 	add("to-get", to+"get.*", sessionSchema, getSchema, x.handle(getVerb, true), alone)
-	add("to-append", to+"append.*", appendSchema, anySchema, x.handle(appendVerb, true), alone)
-	add("to-end", to+"end.*", endSchema, anySchema, x.handle(endVerb, true), alone)
+	add("to-append", to+"append.*", appendSchema, appendAnswerSchema, x.handle(appendVerb, true), alone)
+	add("to-end", to+"end.*", endSchema, endAnswerSchema, x.handle(endVerb, true), alone)
 	if err != nil {
 		return errors.Join(unavailable("an endpoint cannot be registered", err), svc.Stop())
 	}

@@ -250,21 +250,28 @@ func TestT13NumbersAreComparedAsWritten(t *testing.T) {
 		"big":{"type":"integer","minimum":100000000000000000000000000000001},
 		"cents":{"multipleOf":0.01}}}`)
 	for args, ok := range map[string]bool{
-		`{"max":9007199254740992}`:                   true,
-		`{"max":9007199254740993}`:                   false, // equal as float64
-		`{"const":9007199254740993}`:                 true,
-		`{"const":9007199254740992}`:                 false,
-		`{"big":100000000000000000000000000000001}`:  true,
-		`{"big":100000000000000000000000000000000}`:  false,
-		`{"big":1e32}`:                               false,
-		`{"big":1e33}`:                               true,
-		`{"cents":1.13}`:                             true, // not a multiple as float64
-		`{"cents":1.131}`:                            false,
-		`{"max":1e999999999}`:                        false,
-		`{"max":-1e-999999999}`:                      false,
-		`{"other":1e999999999}`:                      false, // no schema looks at it, the bound holds
-		`{"max":-` + strings.Repeat("9", 390) + `}`:  true,
-		`{"max":-` + strings.Repeat("9", 5000) + `}`: false,
+		`{"max":9007199254740992}`:                       true,
+		`{"max":9007199254740993}`:                       false, // equal as float64
+		`{"const":9007199254740993}`:                     true,
+		`{"const":9007199254740992}`:                     false,
+		`{"big":100000000000000000000000000000001}`:      true,
+		`{"big":100000000000000000000000000000000}`:      false,
+		`{"big":1e32}`:                                   false,
+		`{"big":1e33}`:                                   true,
+		`{"cents":1.13}`:                                 true, // not a multiple as float64
+		`{"cents":1.131}`:                                false,
+		`{"max":1e999999999}`:                            false,
+		`{"max":-1e-999999999}`:                          false,
+		`{"other":1e999999999}`:                          true, // no schema looks at it
+		`{"big":1e999999999}`:                            true,
+		`{"big":-1e999999999}`:                           false,
+		`{"big":0e999999999}`:                            false,
+		`{"big":1e-99999999999999999999999}`:             false,
+		`{"big":1` + strings.Repeat("0", 5000) + `}`:     true,
+		`{"cents":0.` + strings.Repeat("0", 5000) + `1}`: false,
+		`{"max":0.` + strings.Repeat("3", 5000) + `}`:    false,
+		`{"max":-` + strings.Repeat("9", 390) + `}`:      true,
+		`{"max":-` + strings.Repeat("9", 5000) + `}`:     true,
 	} {
 		if got := violations(t, r, args); (got == nil) != ok {
 			t.Errorf("%.60s: %q", args, got)

@@ -14,10 +14,21 @@ import (
 // The JSON Schemas (2020-12) of requests and answers, as `nats micro info`
 // shows them.
 const (
-	anySchema     = `{"type":"object","required":["ok"],"properties":{"ok":{"const":true}}}`
-	sessionID     = `{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"}`
-	sessionSchema = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `}}`
-	callSchema    = `{"type":"object","required":["call_id","name"],"properties":{` +
+	getAnswerSchema = `{"type":"object","required":["ok","session","head","started","epochs","messages","calls","open"],"properties":{` +
+		`"ok":{"const":true},"session":{"type":"string"},"head":{"type":"string"},"started":{"type":"string","format":"date-time"},` +
+		`"workspace":{"type":"string"},"labels":{"type":"object"},"outcome":{"type":"string"},"task_kind":{"type":"string"},"phase":{"type":"string"},` +
+		`"epochs":{"type":"integer"},"messages":{"type":"integer"},"calls":{"type":"object","additionalProperties":{"type":"integer"}},` +
+		`"open":{"type":"array","items":{"type":"string"}}}}`
+	listAnswerSchema = `{"type":"object","required":["ok","sessions","more"],"properties":{"ok":{"const":true},"more":{"type":"boolean"},` +
+		`"sessions":{"type":"array","items":{"type":"object","required":["session","epoch"],"properties":{"session":{"type":"string"},` +
+		`"lease":{"type":"string"},"kind":{"type":"string"},"epoch":{"type":"integer"}}}}}}`
+	appendAnswerSchema = `{"type":"object","required":["ok","events","head"],"properties":{"ok":{"const":true},"head":{"type":"string"},` +
+		`"events":{"type":"array","items":{"type":"object","required":["id","seq","type","sum"],"properties":{"id":{"type":"string"},` +
+		`"seq":{"type":"integer"},"type":{"type":"string"},"sum":{"type":"string"}}}}}}`
+	endAnswerSchema = `{"type":"object","required":["ok","seq","head"],"properties":{"ok":{"const":true},"seq":{"type":"integer"},"head":{"type":"string"}}}`
+	sessionID       = `{"type":"string","pattern":"^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$"}`
+	sessionSchema   = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `}}`
+	callSchema      = `{"type":"object","required":["call_id","name"],"properties":{` +
 		`"call_id":{"type":"string","pattern":"^[!-~]{1,256}$"},"name":{"type":"string"},"args":{"type":"object"},` +
 		`"key":{"type":"string"},"dry_run":{"type":"boolean"},"context":{},"turn":{}}}`
 	resultSchema = `{"type":"object","required":["call_id","attempt","ok","duration_us"],"properties":{` +

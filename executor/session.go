@@ -31,11 +31,11 @@ type session struct {
 	leaving string // why it is being released; "" if it is not
 
 	// Set before ready is closed and not changed afterwards.
-	journal   *journal.Journal
-	settled   chan struct{}
-	slots     chan struct{} // one for each call that runs
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
+	journal *journal.Journal
+	settled chan struct{}
+	slots   chan struct{} // one for each call that runs
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 
 	spaceMu   sync.Mutex // guards workspace and left, also while it is opened
 	workspace *Workspace // nil if the session has none, or it is not open yet

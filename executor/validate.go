@@ -26,9 +26,9 @@ type Violation struct {
 }
 
 const (
-	maxViolations = 100 // that an error lists
-	maxDepth      = 64  // levels of nesting in arguments and schemas
-	maxDigits     = 400 // of a number's text and of its exponent's value
+	maxViolations = 100             // that an error lists
+	maxDepth      = schema.MaxDepth // levels of nesting in arguments and schemas
+	maxDigits     = 400             // of a number as the validator sees it, and of its exponent's value
 )
 
 // Validate checks arguments against the schema of the tool of that name.
@@ -39,9 +39,8 @@ const (
 // details.omitted is the number of those left out. Kind unknown_tool is as for
 // [Registry.Get].
 //
-// Numbers are compared as they are written, however large. One of more than 400
-// digits, or nesting below 64 levels, is a violation: nothing needs it, and
-// comparing it costs more than it is worth.
+// Numbers are compared as they are written; one of more than 400 digits counts
+// as the largest, or the smallest, of 400.
 func (r *Registry) Validate(name string, args jsontext.Value) error {
 	e, err := r.lookup(name)
 	if err != nil {
@@ -195,28 +194,55 @@ func (p *parser) value(depth int) (any, error) {
 		return tok.String(), nil
 	case '0':
 		text := tok.String()
-		// The validator turns numbers into fractions of whole numbers: 1e999999
-		// would take a megabyte, and a larger exponent makes it panic.
-		if !bounded(text) {
-			p.bad = append(p.bad, Violation{string(p.dec.StackPointer()), fmt.Sprintf("a number of more than %d digits", maxDigits)})
-		}
-		return stdjson.Number(text), nil
+		return stdjson.Number(bounded(text)), nil
 	case 't', 'f':
 		return tok.Bool(), nil
 	}
 	return nil, nil
 }
 
-func bounded(number string) bool {
-	if len(number) > maxDigits {
-		return false
+// bounded is a number as the validator may see it. It turns numbers into
+// fractions of whole numbers: 1e999999 would take a megabyte, and a larger
+// exponent makes it panic. What is beyond is seen as the largest or the smallest
+// number within, which is as far from every limit that a schema sets. The
+// arguments keep their text.
+func bounded(number string) string {
+	digits, exp := number, 0
+	if i := strings.IndexAny(number, "eE"); i >= 0 {
+		digits = number[:i]
+		var err error
+		if exp, err = strconv.Atoi(number[i+1:]); err != nil { // it has too many digits itself
+			exp = maxDigits + 1
+			if number[i+1] == '-' {
+				exp = -exp
+			}
+		}
 	}
-	i := strings.IndexAny(number, "eE")
-	if i < 0 {
-		return true
+	if len(digits) <= maxDigits && -maxDigits <= exp && exp <= maxDigits {
+		return number
 	}
-	exp, err := strconv.Atoi(number[i+1:])
-	return err == nil && -maxDigits <= exp && exp <= maxDigits
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign = "-"
+	}
+	whole, fraction, _ := strings.Cut(strings.TrimPrefix(digits, "-"), ".")
+	whole = strings.TrimLeft(whole, "0")
+	if whole == "" { // what stands first behind the point decides
+		short := strings.TrimLeft(fraction, "0")
+		exp -= len(fraction) - len(short)
+		fraction = short
+	}
+	switch {
+	case whole == "" && fraction == "":
+		return "0"
+	case len(whole)+exp > maxDigits:
+		return sign + "1e" + strconv.Itoa(maxDigits)
+	case len(whole)+exp < -maxDigits:
+		return sign + "1e-" + strconv.Itoa(maxDigits)
+	}
+	// Many digits and a magnitude within: the digits that decide nothing go.
+	all := whole + fraction
+	return sign + "0." + all[:min(len(all), maxDigits)] + "e" + strconv.Itoa(len(whole)+exp)
 }
 
 // collect appends what e and its causes say. Branches of which one must hold
