@@ -224,8 +224,13 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 	if v.name == appendVerb.name {
 		payload = withIDs(payload)
 	}
+	lost := false
 	for try := 0; ; try++ {
 		out, err := v.run(x, ctx, session, payload, false)
+		if lost && errors.Is(err, schema.NotFound) {
+			err = schema.Errorf(schema.OutcomeUnknown, "session %s was taken away while the request was at work", session).
+				With("session", session).With("next", "look what became of the store's folder")
+		}
 		if holder := holderOf(err); errors.Is(err, schema.SessionWriterActive) && holder != "" && holder != x.cfg.Holder.ID {
 			if hops >= maxHops {
 				return reply{}, schema.Errorf(schema.Unavailable, "the request was passed on %d times without reaching the holder of session %s", hops, session).
@@ -246,6 +251,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 		}
 		// Where we lost it ourselves, whoever has it now knows what became of
 		// the request.
+		lost = lost || errors.Is(err, schema.SessionWriterLost)
 		if try == routeTries {
 			if errors.Is(err, schema.SessionWriterLost) {
 				err = schema.Errorf(schema.Unavailable, "session %s does not stay with any holder", session).With("session", session)

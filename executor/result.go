@@ -39,9 +39,10 @@ func (s *session) verdict(r Result, err error) verdict {
 
 // interrupted answers a call that started, has no result and must not run
 // again by itself. It leaves the outcome open.
-func interrupted() verdict {
+func (s *session) interrupted() verdict {
 	return verdict{synthetic: true, err: schema.Errorf(schema.Interrupted,
-		"the executor stopped before a result was recorded; whether the tool took effect is not known")}
+		"the executor stopped before a result was recorded; whether the tool took effect is not known").
+		With("session", s.id).With("next", "look whether the tool took effect; to run it again, send it under a new call id; run: steno session show "+s.id)}
 }
 
 // Bounds of the parts of a result, as they are encoded. What is left of a line

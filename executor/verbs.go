@@ -115,7 +115,8 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 			return fail(schema.Errorf(schema.InvalidArgs, "workspace must be an absolute path").With("session", req.Session))
 		}
 		if fi, err := os.Stat(w); err != nil || !fi.IsDir() {
-			return fail(schema.Errorf(schema.ResourceMissing, "the workspace is no folder that can be opened").With("session", req.Session))
+			return fail(schema.Errorf(schema.ResourceMissing, "the workspace is no folder that can be opened").With("session", req.Session).
+				With("next", "check the path of the workspace"))
 		}
 	}
 	started := req.started()

@@ -35,7 +35,7 @@ type Files struct {
 func OpenFiles(dir string, create bool) (*Files, error) {
 	if create {
 		if err := makeDir(dir, syncDir); err != nil {
-			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder cannot be made: %s", plain(err)).Cause(err)
+			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder %s cannot be made: %s", dir, plain(err)).Cause(err)
 		}
 	}
 	root, err := os.OpenRoot(dir)
@@ -44,7 +44,7 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 			With("next", "name the store with --dir, or make one with: steno run")
 	}
 	if err != nil {
-		return nil, schema.Errorf(schema.LogReadFailed, "the store's folder cannot be opened: %s", plain(err)).Cause(err)
+		return nil, schema.Errorf(schema.LogReadFailed, "the store's folder %s cannot be opened: %s", dir, plain(err)).Cause(err)
 	}
 	f := &Files{root: root}
 	if err := f.open(create); err != nil {

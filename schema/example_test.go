@@ -51,5 +51,5 @@ func ExampleParseEnvelope() {
 	fmt.Println(schema.AsError(got).Details["next"])
 	// Output:
 	// true
-	// send it to the holder, or wait; run: steno lease show s1
+	// send it through the holder, which details name, or wait until it lets go
 }

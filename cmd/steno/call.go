@@ -29,7 +29,7 @@ func (a *app) callCommand() *cobra.Command {
 		Args:    exactly("TOOL"),
 		RunE: func(c *cobra.Command, words []string) error {
 			if session == "" {
-				return usage("--session is missing")
+				return usage("--session is missing").With("next", "run: steno call --help")
 			}
 			text, err := a.argument(args)
 			if err != nil {
@@ -79,7 +79,9 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 	// The client puts the arguments into its request as they are, so they must
 	// be JSON before.
 	if _, _, err := schema.Compact(nil, req.Args, 2); err != nil {
-		return err
+		e := schema.AsError(err)
+		e.Message = "--args: " + e.Message
+		return e
 	}
 	b, err := a.backend(ctx, false)
 	if err != nil {

@@ -62,7 +62,7 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return schema.Errorf(schema.NotFound, "the file of calls cannot be opened").With("next", "check the path of FILE").Cause(err)
+			return schema.Errorf(schema.NotFound, "the file of calls cannot be opened: %s", path).With("next", "check the path of FILE").Cause(err)
 		}
 		defer f.Close()
 		in = f
@@ -261,7 +261,7 @@ func (a *app) printRow(j *job) error {
 		return err
 	}
 	took := time.Duration(v.Duration) * time.Microsecond
-	_, err = fmt.Fprintf(a.out, "%-20s  %-8s  %-17s  %9s  %s\n", inert(short(j.call.CallID, 20)), inert(short(j.call.Name, 8)), v.state(),
+	_, err = fmt.Fprintf(a.out, "%-26s  %-8s  %-17s  %9s  %s\n", inert(short(j.call.CallID, 26)), inert(short(j.call.Name, 8)), v.state(),
 		took.Round(10*time.Microsecond), inert(short(v.text(), 80)))
 	return err
 }

@@ -38,7 +38,7 @@ type natsContext struct {
 }
 
 // connectTimeout bounds a first connection.
-const connectTimeout = 5 * time.Second
+const connectTimeout = 2 * time.Second
 
 // dial connects to a server: by URL, by the path of a NATS context file, or by
 // the name of a context that the nats command knows.
@@ -262,7 +262,7 @@ const pingTries = 20
 // throughServe connects to the serve that runs on this store; nil if none
 // does. One that has just started may not have left its address yet.
 func (a *app) throughServe(ctx context.Context) (*nats.Conn, error) {
-	for try := 0; ; try++ {
+	for until := time.Now().Add(serveWait); ; {
 		served, err := a.served()
 		if err != nil || !served {
 			return nil, err
@@ -271,7 +271,7 @@ func (a *app) throughServe(ctx context.Context) (*nats.Conn, error) {
 		if err == nil {
 			return nc, nil
 		}
-		if try == serveTries {
+		if time.Now().After(until) {
 			return nil, schema.Errorf(schema.Unavailable, "a serve runs on this store and cannot be reached").
 				With("next", "end that process, or wait until it has ended; then try again").Cause(err)
 		}
@@ -283,10 +283,9 @@ func (a *app) throughServe(ctx context.Context) (*nats.Conn, error) {
 	}
 }
 
-// How often and how fast a serve is looked for that holds the lock and does
-// not answer yet.
+// How long a serve is waited for that holds the lock and does not answer yet.
 const (
-	serveTries = 50
+	serveWait  = 5 * time.Second
 	serveRetry = 100 * time.Millisecond
 )
 

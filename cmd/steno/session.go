@@ -100,7 +100,7 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 		case it.Finding != nil && a.format == "jsonl":
 			a.report(it.Finding.Err(id))
 		case it.Finding != nil:
-			_, err = fmt.Fprintf(a.out, "%6s  %-12s  %s\n", "", "", findingText(*it.Finding))
+			_, err = fmt.Fprintf(a.out, "%6s  %-23s  %s\n", "", "", findingText(*it.Finding))
 		case a.format == "json":
 			// The events are put in as they stand in the log, byte for byte.
 			line = it.Event.Append(append(line[:0], ','))
@@ -114,9 +114,9 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 		default:
 			e := it.Event
 			if scan.Events == 1 {
-				fmt.Fprintf(a.out, "%6s  %-12s  %-19s  %s\n", "SEQ", "TIME", "TYPE", "WHAT")
+				fmt.Fprintf(a.out, "%6s  %-23s  %-19s  %s\n", "SEQ", "TIME", "TYPE", "WHAT")
 			}
-			_, err = fmt.Fprintf(a.out, "%6d  %-12s  %-19s  %s\n", e.Seq, e.Time.Format("15:04:05.000"), inert(e.Type), inert(about(e)))
+			_, err = fmt.Fprintf(a.out, "%6d  %-23s  %-19s  %s\n", e.Seq, e.Time.Format("2006-01-02 15:04:05.000"), inert(e.Type), inert(about(e)))
 		}
 		if err != nil {
 			return err
