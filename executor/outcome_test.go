@@ -48,7 +48,7 @@ func TestWhatBecomesOfACall(t *testing.T) {
 		"cancelled by itself": {func(context.Context) (result, error) { return result{}, context.Canceled }, `"message":"cancelled"`, schema.Cancelled},
 		"panic":               {func(context.Context) (result, error) { panic(secret) }, `"details":{"class":"panic",`, schema.ToolFailed},
 		"panic of an error":   {func(context.Context) (result, error) { panic(errors.New(secret)) }, `"details":{"class":"panic",`, schema.ToolFailed},
-		"nil map":             {func(context.Context) (result, error) { var m map[string]int; m["a"] = 1; return result{}, nil }, `"class":"panic"`, schema.ToolFailed},
+		"index out of range":  {func(context.Context) (result, error) { return result{Output: strings.Fields("")[1]}, nil }, `"class":"panic"`, schema.ToolFailed},
 		"odd details": {func(context.Context) (result, error) {
 			return result{}, schema.Errorf(schema.ToolFailed, "broken \xff").With("f", func() {}).With("text", secret)
 		}, `"message":"broken �","details":{"next":`, schema.ToolFailed},
