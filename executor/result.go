@@ -123,12 +123,6 @@ func truncated(limit, bytes int, policy string) []byte {
 	return o.Uint("limit", uint64(limit)).Uint("bytes", uint64(bytes)).Text("policy", policy).Bytes()
 }
 
-func (e *encoder) valid(text string) string {
-	text, n := schema.ValidUTF8(text)
-	e.replaced += n
-	return text
-}
-
 func (e *encoder) failure(err error, limit int) {
 	body := schema.Body(err)
 	body.Message, _ = Truncate(body.Message, limit)

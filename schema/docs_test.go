@@ -276,9 +276,11 @@ is the same everywhere:
 
 *By* is the package that emits the kind; ` + "`agent`" + ` kinds are written by agents and only carried.
 *Retry* says whether the same request can succeed later. *Exit* is the status of the
-` + "`steno`" + ` command, *status* the HTTP-like number that travels as ` + "`Nats-Service-Error-Code`" + `.
+` + "`steno`" + ` command where the kind ends it; a recorded result ends nothing, so ` + "`run`" + ` and ` + "`call`" + ` exit 0 for a
+failed one. *Status* is the HTTP-like number that travels as ` + "`Nats-Service-Error-Code`" + `.
 *Next* is ` + "`details.next`" + `. A kind from elsewhere that is not in the list is kept in
-` + "`details.kind`" + ` under ` + "`tool_failed`" + `.
+` + "`details.kind`" + ` under ` + "`tool_failed`" + `. Kinds of what is not built yet (policy and approvals, repair, import)
+are in the list already, so that it stays closed.
 
 This page is made from kinds.go: ` + "`go test ./schema -run KindsPage -update`" + `.
 
