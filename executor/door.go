@@ -157,7 +157,9 @@ func (x *Executor) putOff(m *nats.Msg) {
 // micro request's own methods: those write what the service reads for its
 // statistics as soon as the handler has returned.
 func (x *Executor) respond(to string, out reply, err error) {
-	if to == "" {
+	// An answer that goes to one of our own subjects would be taken for a
+	// request by whoever serves it.
+	if to == "" || strings.HasPrefix(to, x.cfg.Prefix+".v1.") {
 		return
 	}
 	msg := &nats.Msg{Subject: to, Data: out.data, Header: out.header}

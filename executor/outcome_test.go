@@ -196,7 +196,10 @@ func TestASessionWhoseWorkspaceIsGoneSaysSo(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	n := p.node(append(executor.Builtin(), echo))
 	gone := filepath.Join(t.TempDir(), "gone")
-	for session, dir := range map[string]string{"s1": p.dir, "s2": gone} { // the store itself is no workspace
+	// The store itself is no workspace.
+	_, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Workspace: p.dir})
+	wantErr(t, err, schema.ProtectedPath)
+	for session, dir := range map[string]string{"s2": gone} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ import (
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string]registered // guarded by mu
+	large chan struct{}         // a slot for each validation of large arguments
 }
 
 type registered struct {
@@ -29,7 +30,7 @@ type registered struct {
 // NewRegistry returns a registry of these tools. It fails as [Registry.Register]
 // does, at the first tool that cannot be registered.
 func NewRegistry(tools ...Tool) (*Registry, error) {
-	r := &Registry{tools: make(map[string]registered, len(tools))}
+	r := &Registry{tools: make(map[string]registered, len(tools)), large: make(chan struct{}, 2)}
 	for _, t := range tools {
 		if err := r.Register(t); err != nil {
 			return nil, err

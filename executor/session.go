@@ -199,6 +199,9 @@ func (s *session) close(reason string) error {
 	return errors.Join(errs...)
 }
 
+// maxFlights bounds the calls of one session that run or wait.
+const maxFlights = 128
+
 // fly returns the flight of a call, a new one if there is none. run is the
 // rest of the call's way; it gets the flight to say when it has begun.
 func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight, error) {
@@ -213,6 +216,14 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 	if s.ending {
 		s.mu.Unlock()
 		return nil, schema.Errorf(schema.SessionEnded, "session %s is ending", s.id).With("session", s.id)
+	}
+	select {
+	case <-s.settled:
+		if len(s.flights) >= maxFlights { // one session must not take every slot of the process
+			s.mu.Unlock()
+			return nil, schema.Errorf(schema.Backpressure, "%d calls of session %s run or wait", maxFlights, s.id).With("session", s.id)
+		}
+	default: // what an earlier writer left is settled, however much it is
 	}
 	if !s.x.begin(s) {
 		s.mu.Unlock()

@@ -28,6 +28,7 @@ type Violation struct {
 const (
 	maxViolations = 100             // that an error lists
 	maxDepth      = schema.MaxDepth // levels of nesting in arguments and schemas
+	largeArgs     = 64 << 10        // bytes from which only a few are validated at a time
 	maxDigits     = 400             // of a number as the validator sees it, and of its exponent's value
 )
 
@@ -45,6 +46,12 @@ func (r *Registry) Validate(name string, args jsontext.Value) error {
 	e, err := r.lookup(name)
 	if err != nil {
 		return err
+	}
+	if len(args) > largeArgs {
+		// What does not fit in ten thousand places takes the validator a few
+		// hundred times the memory of the arguments.
+		r.large <- struct{}{}
+		defer func() { <-r.large }()
 	}
 	v, found := parseStrict(args)
 	if len(found) == 0 {

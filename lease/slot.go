@@ -23,6 +23,7 @@ type Slot struct {
 	file  *os.File
 	info  os.FileInfo
 	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
+	size  int64        // of what we have written
 	fresh bool         // nothing is synced under this name yet
 	dead  error        // why it takes no more writes
 }
@@ -162,11 +163,10 @@ func (s *Slot) write(b []byte) error {
 		err = io.ErrShortWrite
 	}
 	if err == nil {
+		s.size += int64(n)
 		return nil
 	}
-	// Even a write that stored nothing may have been stored in part; only the
-	// next holder's reading decides.
-	outcome := "unknown"
+	outcome := "unknown" // of what was stored in part only the next holder's reading decides
 	if n <= 0 {
 		outcome = "not_stored"
 	}
@@ -198,8 +198,8 @@ func (s *Slot) syncNames() error {
 }
 
 // Check is the successor check: nobody has claimed the next slot, the file at
-// our name is ours, and the session's name still leads to the folder that we
-// hold. It looks through the folder held open since the claim, never by path,
+// our name is ours and as long as what we wrote, and the session's name still
+// leads to the folder that we hold. It looks through the folder held open since the claim, never by path,
 // since after a move the path of a superseded writer looks free. A check that
 // cannot be made counts as lost.
 func (s *Slot) Check() error {
@@ -224,6 +224,9 @@ func (s *Slot) check() error {
 	own, err := s.dir.root.Lstat(s.name)
 	if err != nil || !os.SameFile(own, s.info) {
 		return lost("the segment is no longer at its name")
+	}
+	if own.Size() != s.size {
+		return lost("somebody else has changed the segment")
 	}
 	folder, err := s.dir.parent.Lstat(s.dir.name)
 	if err != nil || !os.SameFile(folder, s.dir.info) {

@@ -151,14 +151,15 @@ func TestTheCheckNoticesASuccessorAndAMove(t *testing.T) {
 		{"nothing", func(string) error { return nil }, ""},
 		{"a claim that has no slot yet", func(p string) error { return os.WriteFile(filepath.Join(p, ".claim-x"), nil, 0o600) }, ""},
 		{"a later slot alone", func(p string) error { return os.WriteFile(filepath.Join(p, "000003.jsonl"), nil, 0o600) }, ""},
-		{"more bytes of ours", func(p string) error {
+		{"bytes that are not ours", func(p string) error {
 			f, err := os.OpenFile(filepath.Join(p, "000001.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
 			if err != nil {
 				return err
 			}
 			_, err = f.WriteString("x\n")
 			return errors.Join(err, f.Close())
-		}, ""},
+		}, "changed"},
+		{"bytes cut off", func(p string) error { return os.Truncate(filepath.Join(p, "000001.jsonl"), 3) }, "changed"},
 		{"the next slot taken", func(p string) error { return os.WriteFile(filepath.Join(p, "000002.jsonl"), nil, 0o600) }, "claimed"},
 		{"the next slot taken by a folder", func(p string) error { return os.Mkdir(filepath.Join(p, "000002.jsonl"), 0o700) }, "claimed"},
 		{"the next slot taken by a dangling link", func(p string) error { return os.Symlink("nowhere", filepath.Join(p, "000002.jsonl")) }, "claimed"},

@@ -81,7 +81,7 @@ func (d *demo) play(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(folder) // its server is gone with us
-	if err := saveContext(d.app.contextFile(), serving); err != nil {
+	if err := savePrivate(d.app.contextFile(), serving); err != nil {
 		return err
 	}
 	if d.store, err = d.app.store(true); err != nil {

@@ -36,7 +36,7 @@ func process() int {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		s := <-signals
-		signal.Stop(signals)
+		go func() { os.Exit(128 + int((<-signals).(syscall.Signal))) }()
 		if s == syscall.SIGINT {
 			cancel(errInterrupted)
 		} else {

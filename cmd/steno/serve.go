@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -58,9 +59,8 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 			return err
 		}
 		defer lock.Close()
-		var kept natsContext // clients keep their credentials over a restart
-		if b, err := os.ReadFile(a.contextFile()); err == nil && json.Unmarshal(b, &kept) == nil && kept.Password != "" {
-			o.Username, o.Password = kept.User, kept.Password
+		if err := a.credentials(o); err != nil {
+			return err
 		}
 		// Until the server listens its old address leads nobody astray.
 		if err := os.Remove(a.contextFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -72,14 +72,11 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 		o.JetStream, o.StoreDir, o.SyncAlways = true, filepath.Join(a.dir, "nats"), true
 		var s *server.Server
 		if s, nc, err = startServer(o); err != nil {
-			if kept.Password != "" {
-				err = errors.Join(err, saveContext(a.contextFile(), kept))
-			}
 			return err
 		}
 		defer func() { s.Shutdown(); s.WaitForShutdown() }()
 		where = clientURL(s)
-		if err := saveContext(a.contextFile(), natsContext{Description: "steno serve", URL: where, User: o.Username, Password: o.Password}); err != nil {
+		if err := savePrivate(a.contextFile(), natsContext{Description: "steno serve", URL: where, User: o.Username, Password: o.Password}); err != nil {
 			return err
 		}
 	}
@@ -106,6 +103,27 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 	return x.Drain(drain)
 }
 
+// credentials gives the server the user and password that it had before, and
+// makes them once: clients keep theirs over a restart, also over one that is
+// killed.
+func (a *app) credentials(o *server.Options) error {
+	path := filepath.Join(a.dir, "nats", "credentials.json")
+	var c struct {
+		User     string `json:"user"`
+		Password string `json:"password"`
+	}
+	b, err := readPlain(path)
+	if err == nil && json.Unmarshal(b, &c) == nil && c.User != "" && c.Password != "" {
+		o.Username, o.Password = c.User, c.Password
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	c.User, c.Password = o.Username, o.Password
+	return savePrivate(path, c)
+}
+
 // lockWait is how long another process may be seen with the lock before it is
 // taken for a serve.
 const lockWait = 500 * time.Millisecond
@@ -119,7 +137,10 @@ func (a *app) lockServer(ctx context.Context) (*flock.Flock, error) {
 	if err := os.MkdirAll(filepath.Join(a.dir, "nats"), 0o700); err != nil {
 		return nil, failed(err)
 	}
-	f, err := os.OpenFile(filepath.Join(a.dir, "nats", "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if _, err := readPlain(filepath.Join(a.dir, "nats", "lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(a.dir, "nats", "lock"), os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -135,7 +156,7 @@ func (a *app) lockServer(ctx context.Context) (*flock.Flock, error) {
 	}
 	if !ok {
 		var c natsContext
-		if b, err := os.ReadFile(a.contextFile()); err == nil {
+		if b, err := readPlain(a.contextFile()); err == nil {
 			_ = json.Unmarshal(b, &c) // an unreadable address is left out of the message
 		}
 		e := schema.Errorf(schema.Unavailable, "another serve runs on this store").

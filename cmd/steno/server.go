@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -88,7 +89,7 @@ func withoutSecrets(raw string) string {
 
 // startServer starts an embedded server and connects to it inside the process.
 func startServer(o *server.Options) (*server.Server, *nats.Conn, error) {
-	o.NoSigs, o.NoLog = true, true
+	o.NoSigs = true
 	if err := portIsFree(o); err != nil {
 		return nil, nil, err
 	}
@@ -96,6 +97,7 @@ func startServer(o *server.Options) (*server.Server, *nats.Conn, error) {
 	if err != nil {
 		return nil, nil, schema.Errorf(schema.Unavailable, "the embedded NATS server cannot be made").Cause(err)
 	}
+	s.SetLogger(serverLog{}, false, false)
 	s.Start()
 	if !s.ReadyForConnections(10 * time.Second) {
 		s.Shutdown()
@@ -109,6 +111,19 @@ func startServer(o *server.Options) (*server.Server, *nats.Conn, error) {
 	}
 	return s, nc, nil
 }
+
+// serverLog passes on what the embedded server cannot do, such as writing to a
+// disk that is full, and nothing else.
+type serverLog struct{}
+
+func (serverLog) Noticef(string, ...any) {}
+func (serverLog) Warnf(string, ...any)   {}
+func (serverLog) Debugf(string, ...any)  {}
+func (serverLog) Tracef(string, ...any)  {}
+func (serverLog) Errorf(format string, v ...any) {
+	slog.New(slog.NewTextHandler(os.Stderr, nil)).Error("NATS server", "err", fmt.Sprintf(format, v...))
+}
+func (l serverLog) Fatalf(format string, v ...any) { l.Errorf(format, v...) }
 
 // portIsFree asks for the port itself. A server that does not get it has no
 // way to say so: it would be waited for in vain.
@@ -148,20 +163,43 @@ func clientURL(s *server.Server) string {
 	return u.String()
 }
 
-// saveContext leaves the context file of a server, readable by its owner only.
-func saveContext(path string, c natsContext) error {
-	b, err := json.Marshal(c, jsontext.WithIndent("  "))
+// savePrivate leaves v as JSON in a file that its owner only may read, whole or
+// not at all.
+func savePrivate(path string, v any) error {
+	failed := func(err error) error {
+		return schema.Errorf(schema.LogWriteFailed, "%s cannot be written", filepath.Base(path)).Cause(err)
+	}
+	b, err := json.Marshal(v, jsontext.WithIndent("  "))
 	if err != nil {
-		return err
+		return failed(err)
 	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, append(b, '\n'), 0o600); err != nil {
-		return schema.Errorf(schema.LogWriteFailed, "the NATS context file cannot be written").Cause(err)
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-") // 0600
+	if err != nil {
+		return failed(err)
 	}
-	if err := errors.Join(os.Chmod(tmp, 0o600), os.Rename(tmp, path)); err != nil {
-		return schema.Errorf(schema.LogWriteFailed, "the NATS context file cannot be written").Cause(err)
+	_, err = f.Write(append(b, '\n'))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // a leftover harms nobody
+		return failed(err)
 	}
 	return nil
+}
+
+// readPlain reads a small file of the server's folder. What is no plain file is
+// UnsafeStatePath: a FIFO there must not hang us, a link not lead us away.
+func readPlain(path string) ([]byte, error) {
+	fi, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() > 1<<20 {
+		return nil, schema.Errorf(schema.UnsafeStatePath, "%s in the store's nats folder is no plain file", filepath.Base(path))
+	}
+	return os.ReadFile(path)
 }
 
 func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "context.json") }
@@ -169,7 +207,7 @@ func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "contex
 // serveLock gives the lock that a serve on this store holds. It is asked for
 // read-only, so that looking at it works on a store that cannot be written.
 func (a *app) serveLock() *flock.Flock {
-	return flock.New(filepath.Join(a.dir, "nats", "lock"), flock.SetFlag(os.O_RDONLY|syscall.O_NONBLOCK)) // a FIFO there must not hang us
+	return flock.New(filepath.Join(a.dir, "nats", "lock"), flock.SetFlag(os.O_RDONLY|syscall.O_NONBLOCK))
 }
 
 // served reports whether a serve holds the store's queue.
@@ -177,11 +215,13 @@ func (a *app) served() (bool, error) {
 	if err := a.checkDir(); err != nil {
 		return false, err
 	}
+	if _, err := readPlain(filepath.Join(a.dir, "nats", "lock")); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if errors.Is(err, schema.UnsafeStatePath) {
+		return false, err
+	}
 	l := a.serveLock()
 	ok, err := l.TryRLock()
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
 	if err != nil {
 		return false, schema.Errorf(schema.LogReadFailed, "the store's server lock cannot be looked at").Cause(err)
 	}
