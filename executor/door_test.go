@@ -343,6 +343,38 @@ func TestCallsBeyondTheLimitAreRefusedAndNotRecorded(t *testing.T) {
 	n.call("s1", "c2", "echo", `{}`)
 }
 
+func TestOneSessionDoesNotTakeEverySlot(t *testing.T) {
+	const most = 128
+	p := newPlace(t, journaltest.NATSOptions{})
+	held := newCounter(true)
+	n := p.node([]executor.Tool{held.tool("held", false), echo}, func(c *executor.Config) { c.SessionCalls = most })
+	n.open("s1")
+	n.open("s2")
+	done := make(chan error, most)
+	for i := range most {
+		go func() {
+			_, err := n.Do(within(t), "s1", request(fmt.Sprint("c", i), "held", `{}`))
+			done <- err
+		}()
+	}
+	for range most {
+		wait(t, "the tool", held.begun)
+	}
+	_, err := n.Do(within(t), "s1", request("more", "echo", `{}`))
+	wantErr(t, err, schema.Backpressure)
+	n.call("s2", "c1", "echo", `{}`)
+	close(held.hold)
+	for range most {
+		if err := wait(t, "an answer", done); err != nil {
+			t.Error(err)
+		}
+	}
+	if p.result("s1", "more") != nil {
+		t.Error("a refused call is in the log")
+	}
+	n.call("s1", "more", "echo", `{}`)
+}
+
 func TestTheCallsOfASessionRunSideBySideUpToALimit(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	held := newCounter(true)
