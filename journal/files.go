@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/oklog/ulid/v2"
 
@@ -32,7 +34,7 @@ type Files struct {
 // is NotFound and nothing on disk changes.
 func OpenFiles(dir string, create bool) (*Files, error) {
 	if create {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
+		if err := makeDir(dir, syncDir); err != nil {
 			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder cannot be made: %s", plain(err)).Cause(err)
 		}
 	}
@@ -52,6 +54,37 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 	return f, nil
 }
 
+// makeDir makes the folder of a store, and those above it that are missing,
+// and their names durable: a power cut that took the folder's name would take
+// every session with it.
+func makeDir(dir string, sync func(dir string) error) error {
+	parents := []string{filepath.Dir(filepath.Clean(dir))}
+	for d := parents[0]; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); err == nil || d == filepath.Dir(d) {
+			break
+		}
+		parents = append(parents, filepath.Dir(d))
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, d := range parents {
+		// A folder that may be passed and not read cannot be synced.
+		if err := sync(d); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
 func (f *Files) open(create bool) (err error) {
 	if create {
 		if err := f.prepare(); err != nil {
@@ -64,13 +97,15 @@ func (f *Files) open(create bool) (err error) {
 	} else if err != nil {
 		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
 	}
-	if fi, err := f.root.Stat("."); err != nil || fi.Mode().Perm()&0o022 != 0 {
-		return schema.Errorf(schema.UnsafeStatePath, "the store's folder may be written by others").
-			With("next", "run: chmod 700 on the store's folder")
+	for _, dir := range []*os.Root{f.root, f.sessions} {
+		if fi, err := dir.Stat("."); err != nil || fi.Mode().Perm()&0o022 != 0 {
+			return schema.Errorf(schema.UnsafeStatePath, "a folder of the store may be written by others").
+				With("next", "run: chmod 700 on the store's folder and on sessions in it")
+		}
 	}
-	b, err := f.root.ReadFile("store")
+	b, err := f.readID()
 	if err != nil {
-		return schema.Errorf(schema.LogReadFailed, "the store's id cannot be read: %s", plain(err)).Cause(err)
+		return err
 	}
 	id, err := schema.ParseID(strings.TrimSuffix(string(b), "\n"))
 	if err != nil {
@@ -80,6 +115,31 @@ func (f *Files) open(create bool) (err error) {
 	_, err = f.root.Lstat("SESSIONS")
 	f.caseBlind = err == nil
 	return nil
+}
+
+// readID reads the file that holds the store's id, whatever stands there.
+func (f *Files) readID() ([]byte, error) {
+	failed := func(err error) error {
+		return schema.Errorf(schema.LogReadFailed, "the store's id cannot be read: %s", plain(err)).Cause(err)
+	}
+	fi, err := f.root.Lstat("store")
+	if err != nil {
+		return nil, failed(err)
+	}
+	if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o022 != 0 {
+		return nil, schema.Errorf(schema.UnsafeStatePath, "the file that holds the store's id is no plain file of ours")
+	}
+	// Not blocking, since it may have become a FIFO meanwhile.
+	r, err := f.root.OpenFile("store", os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, failed(err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(io.LimitReader(r, 2*ulid.EncodedSize))
+	if err != nil {
+		return nil, failed(err)
+	}
+	return b, nil
 }
 
 // prepare makes the store's folders and its id, each only if it is missing, and

@@ -8,5 +8,5 @@ import (
 )
 
 func TestFiles(t *testing.T) {
-	journaltest.TestStore(t, func(t *testing.T) journal.Store { return journaltest.Files(t) })
+	journaltest.TestStore(t, func(t *testing.T) journal.Store { return journaltest.FilesIn(t, t.TempDir()) })
 }

@@ -118,8 +118,14 @@ func Open(ctx context.Context, store Store, session string, opt Options) (*Journ
 		j, err := acquire(ctx, store, session, opt)
 		// Another was faster. It may be dead already, or have lost the race
 		// itself; the next look at the lease tells.
-		if !errors.Is(err, schema.AlreadyExists) || try == acquireTries {
+		if !errors.Is(err, schema.AlreadyExists) {
 			return j, err
+		}
+		if try == acquireTries {
+			if epoch, ok := schema.AsError(err).Details["epoch"].(uint64); ok { // the slot, and not the session's name
+				err = schema.AsError(lease.Status{State: lease.Active, Epoch: epoch}.Err(session)).Cause(err)
+			}
+			return nil, err
 		}
 		select {
 		case <-ctx.Done():
@@ -372,7 +378,8 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record
 	if known, err := j.recorded(ctx, entries); known != nil || err != nil {
 		return known, nil, nil, err
 	}
-	now, prev := time.Now(), j.sum
+	// As a line holds it, so that the state moves as it does from the stored line.
+	now, prev := time.Now().UTC().Truncate(time.Microsecond), j.sum
 	total := 0
 	for _, in := range entries {
 		if j.state == nil { // a state checks the data too

@@ -88,7 +88,7 @@ type Scan struct {
 	aside     uint64 // sound lines since then that are no part of this session
 	excused   bool   // a whole piece is missing here and has its name
 	damaged   bool   // any hole so far
-	waiting   []schema.Finding
+	waiting   []waiting
 	torn      bool
 	end       int64 // end of the last counted line of its segment
 	hard      bool  // an error that even a forced claim must not pass
@@ -100,6 +100,13 @@ type Scan struct {
 	yield     func(Item, error) bool
 }
 
+// A waiting finding is given when the next good number is known, and with it
+// those that follow it, to keep the order of the log.
+type waiting struct {
+	schema.Finding
+	hole bool
+}
+
 type segment struct {
 	epoch     uint64
 	size      int64
@@ -108,12 +115,11 @@ type segment struct {
 	sealed    bool  // a sound line of its own epoch stands in it
 	sealLine  int   // 0 if its seal cannot be read
 	seal      schema.Seal
-	void      bool          // a later seal lists it
-	pin       *pin          // what a later seal says of it
-	endSeq    uint64        // last number and sum, once it has been read
-	endSum    schema.Sum    //
-	endBad    bool          // damage stood behind them
-	lock      *lease.Status // only of the newest
+	void      bool       // a later seal lists it
+	pin       *pin       // what a later seal says of it
+	endSeq    uint64     // last number and sum, once it has been read
+	endSum    schema.Sum //
+	endBad    bool       // damage stood behind them
 }
 
 type pin struct {
@@ -193,14 +199,20 @@ func (s *Scan) survey(ctx context.Context) error {
 }
 
 func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
+	// The lease is looked at first: where nobody holds it, the sizes that are
+	// listed afterwards are final. The other way round a writer that finished
+	// a write and left in between would seem to have torn it.
+	if s.opt.below == 0 {
+		if s.Lease, err = s.store.Lease(ctx, s.session); err != nil {
+			return false, err
+		}
+	}
 	list, err := s.store.Segments(ctx, s.session)
 	if err != nil {
 		return false, err
 	}
 	if s.opt.below > 0 {
 		list = slices.DeleteFunc(list, func(g lease.Segment) bool { return g.Epoch >= s.opt.below })
-	} else if s.Lease, err = s.store.Lease(ctx, s.session); err != nil {
-		return false, err
 	}
 	s.segments, s.byEpoch, s.open, s.pending = nil, map[uint64]*segment{}, nil, false
 	for _, g := range list {
@@ -216,6 +228,8 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		if err := s.surveySegment(ctx, g); err != nil {
 			return false, err
 		}
+		// A later seal pins it, so it was sealed, whatever it looks like now.
+		g.sealed = g.sealed || g.pin != nil
 		if !g.sealed {
 			continue
 		}
@@ -232,7 +246,7 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 			if b := s.byEpoch[p.Epoch]; b != nil {
 				b.pin = &pin{len: b.size, size: b.size, seq: p.Seq, sum: p.Sum}
 				if p.Len != nil && p.Size != nil { // a stream store has neither
-					b.pin.len, b.pin.size = *p.Len, *p.Size
+					b.pin.len, b.pin.size = max(0, *p.Len), max(0, *p.Size)
 				}
 			}
 		}
@@ -302,31 +316,43 @@ func (s *Scan) lines(ctx context.Context, epoch uint64, offset, size int64) (*li
 }
 
 // above reports whether a number of this segment is not known to be durable.
-// What is known is looked for once, when the first bad line asks: any sound
-// line of the open segment testifies, wherever it stands.
 func (s *Scan) above(ctx context.Context, g *segment, offset int64, number uint64) bool {
 	if g != s.open {
 		return false
 	}
-	if !s.durableOK {
-		s.durableOK = true
-		r, err := s.lines(ctx, g.epoch, offset, g.size)
-		if err != nil {
-			s.fail(err)
-			return false
-		}
-		defer r.Close()
-		var e schema.Event
-		for r.next() {
-			if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {
-				s.durable = max(s.durable, e.Dur)
-			}
-		}
-		if r.err != nil {
-			s.fail(r.err)
+	s.testify(ctx, g, offset)
+	return number > s.durable
+}
+
+// testify finds out, once, what is known to be durable of the open segment:
+// any sound line of it testifies, wherever it stands. It reads ahead from an
+// offset; the lines before have been heard.
+func (s *Scan) testify(ctx context.Context, g *segment, offset int64) {
+	if s.durableOK {
+		return
+	}
+	s.durableOK = true
+	r, err := s.lines(ctx, g.epoch, offset, g.size)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	defer r.Close()
+	var e schema.Event
+	for r.next() {
+		if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {
+			s.durable = max(s.durable, e.Dur)
 		}
 	}
-	return number > s.durable
+	if r.err != nil {
+		s.fail(r.err)
+	}
+}
+
+// live reports whether a segment is being written, as far as this reader can
+// tell.
+func (s *Scan) live(g *segment) bool {
+	return s.opt.below == 0 && g == s.open && (s.pending || s.Lease.State == lease.Active)
 }
 
 func (s *Scan) fail(err error) {
@@ -337,9 +363,11 @@ func (s *Scan) fail(err error) {
 
 // flush gives the findings that waited for the next good number.
 func (s *Scan) flush(next uint64) {
-	for i := range s.waiting {
-		s.waiting[i].NextGoodSeq = next
-		s.give(s.waiting[i])
+	for _, w := range s.waiting {
+		if w.hole {
+			w.NextGoodSeq = next
+		}
+		s.give(w.Finding)
 	}
 	s.waiting = s.waiting[:0]
 }
@@ -393,12 +421,8 @@ func (s *Scan) found(f schema.Finding, why error, hole bool) {
 	if len(s.waiting) >= maxWaiting || s.opt.Strict {
 		s.flush(0)
 	}
-	if hole && !s.opt.Strict {
-		s.waiting = append(s.waiting, f)
-		return
-	}
-	if len(s.waiting) > 0 { // keep the order of the log
-		s.waiting = append(s.waiting, f)
+	if hole && !s.opt.Strict || len(s.waiting) > 0 {
+		s.waiting = append(s.waiting, waiting{f, hole})
 		return
 	}
 	s.give(f)
@@ -434,9 +458,9 @@ func (s *Scan) unsealed(ctx context.Context, g *segment) {
 	s.found(f, g.headerErr, false)
 }
 
-// rest measures the bytes of a segment from an offset to end, without a final
-// newline.
-func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64) (n int64, sum string) {
+// rest measures the bytes of a segment from an offset to end, a final newline
+// only if it is asked for.
+func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64, newline bool) (n int64, sum string) {
 	f, err := s.store.Read(ctx, s.session, g.epoch, offset)
 	if err != nil {
 		s.fail(err)
@@ -454,6 +478,9 @@ func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64) (n int64
 				n++
 			}
 			b, nl := bytes.CutSuffix(buf[:k], []byte{'\n'})
+			if newline {
+				b, nl = buf[:k], false
+			}
 			h.Write(b)
 			n, held = n+int64(len(b)), nl
 		}

@@ -32,7 +32,8 @@ type lineReader struct {
 }
 
 func newLineReader(f io.ReadCloser, offset, size int64) *lineReader {
-	return &lineReader{f: f, in: bufio.NewReaderSize(io.LimitReader(f, max(0, size-offset)), 128<<10), next0: offset}
+	size = max(0, size-offset)
+	return &lineReader{f: f, in: bufio.NewReaderSize(io.LimitReader(f, size), int(min(size, 128<<10))), next0: offset}
 }
 
 // Close closes the segment.
@@ -122,6 +123,9 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		return
 	}
 	defer r.Close()
+	if s.live(g) {
+		s.testify(ctx, g, 0) // which of its events are tentative depends on later ones
+	}
 	s.end = 0
 	var e schema.Event
 	for !s.stop && s.err == nil && r.next() {
@@ -150,12 +154,12 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 func (s *Scan) behind(ctx context.Context, g *segment, lines int) {
 	if to := min(g.pin.size, g.size); g.pin.len < to {
 		f := schema.Finding{Segment: g.epoch, Line: lines + 1, Offset: g.pin.len}
-		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.len, to)
+		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.len, to, false)
 		s.found(f, schema.TornTail, false)
 	}
 	if g.size > g.pin.size {
-		f := schema.Finding{Segment: g.epoch, Offset: g.pin.size, Bytes: g.size - g.pin.size}
-		_, f.SHA256 = s.rest(ctx, g, g.pin.size, g.size)
+		f := schema.Finding{Segment: g.epoch, Offset: g.pin.size}
+		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.size, g.size, true) // it is not about lines
 		s.found(f, schema.Surplus, false)
 	}
 }
@@ -168,7 +172,7 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 		s.found(r.finding(g), schema.TerminatorDamaged, true)
 		s.bad++
 	case s.above(ctx, g, r.offset, s.last+1):
-		if s.opt.below == 0 && s.Lease.State == "active" && s.Lease.Epoch == g.epoch {
+		if s.live(g) && s.Lease.Epoch == g.epoch {
 			return // the writer is at work; the line may be whole in a moment
 		}
 		s.tear(ctx, g, r)
@@ -190,7 +194,7 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 // tear ends the open segment: from this line on nothing was ever acknowledged.
 func (s *Scan) tear(ctx context.Context, g *segment, r *lineReader) {
 	f := schema.Finding{Segment: g.epoch, Line: r.number, Offset: r.offset}
-	f.Bytes, f.SHA256 = s.rest(ctx, g, r.offset, g.size)
+	f.Bytes, f.SHA256 = s.rest(ctx, g, r.offset, g.size, false)
 	s.torn = true
 	s.found(f, schema.TornTail, true)
 }
@@ -327,8 +331,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	if s.stop {
 		return
 	}
-	live := s.opt.below == 0 && g == s.open && (s.pending || s.Lease.State == "active")
-	if !s.yield(Item{Event: e, Segment: g.epoch, Offset: r.offset, Tentative: live && e.Seq > s.durable}, nil) {
+	if !s.yield(Item{Event: e, Segment: g.epoch, Offset: r.offset, Tentative: s.live(g) && e.Seq > s.durable}, nil) {
 		s.stop = true
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/gofrs/flock"
 	"github.com/oklog/ulid/v2"
@@ -54,7 +55,7 @@ func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) {
 	}
 	if ok, err := s.lock.TryLock(); err != nil {
 		return fail(schema.Errorf(schema.LeaseStoreUnsupported, "a new file cannot be locked here").With("session", d.name).Cause(err))
-	} else if !ok { // a Sweep has found the file in the instant before it was locked
+	} else if !ok { // a Sweep is looking at the file, which is not locked yet
 		return fail(taken(d.name, epoch))
 	}
 	if err := s.write(header); err != nil {
@@ -64,7 +65,9 @@ func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) {
 		return fail(err)
 	}
 	if err := publish(d, tmp, s.name); err != nil {
-		if errors.Is(err, fs.ErrExist) {
+		// Where the claim itself is gone, a Sweep has found it in the instant
+		// before it was locked: another has sealed a slot meanwhile.
+		if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 			return fail(taken(d.name, epoch))
 		}
 		return fail(writeFailed(d.name, "the claim cannot be published", err))
@@ -128,8 +131,9 @@ func (s *Slot) append(lines []byte) error {
 	}
 	s.dir.faults.at("written")
 	if s.fresh {
-		// The first line after the claim is the seal: with it the file's name,
-		// and for a new session the folder's name, must become durable.
+		// The first line after the claim is the seal: with it the file's name
+		// must become durable, and the folder's, which whoever made it may not
+		// have lived to see.
 		if err := s.sync(s.file, s.file.Sync); err != nil {
 			return err
 		}
@@ -182,7 +186,7 @@ func (s *Slot) syncFailed(err error) error {
 }
 
 func (s *Slot) syncNames() error {
-	if err := s.sync(s.dir.self, s.dir.self.Sync); err != nil || s.epoch > 1 {
+	if err := s.sync(s.dir.self, s.dir.self.Sync); err != nil {
 		return err
 	}
 	parent, err := s.dir.parent.Open(".")
@@ -239,7 +243,11 @@ func (s *Slot) Sweep() {
 	defer f.Close()
 	names, _ := f.Readdirnames(-1)
 	for _, name := range names {
-		if len(name) < 7 || name[:7] != ".claim-" {
+		if !strings.HasPrefix(name, ".claim-") {
+			continue
+		}
+		// What is no plain file of ours is left alone: to lock a FIFO would hang.
+		if fi, err := s.dir.root.Lstat(name); err != nil || s.dir.foreign(fi) != "" {
 			continue
 		}
 		t, err := s.dir.root.OpenFile(name, os.O_RDONLY|openNonblock, 0)

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"bytes"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -9,44 +8,12 @@ import (
 	"steno/schema"
 )
 
-// data has the fields that the fold looks at, of all types together.
-type data struct {
-	CallID     string            `json:"call_id"`
-	Name       string            `json:"name"`
-	ArgsSHA256 string            `json:"args_sha256"`
-	DryRun     bool              `json:"dry_run"`
-	Decision   string            `json:"decision"`
-	Gate       string            `json:"gate"`
-	By         jsontext.Value    `json:"by"`
-	Attempt    uint64            `json:"attempt"`
-	Executor   string            `json:"executor"`
-	OK         bool              `json:"ok"`
-	Error      *schema.ErrorBody `json:"error"`
-	ExitCode   *int64            `json:"exit_code"`
-	DurationUS uint64            `json:"duration_us"`
-	Synthetic  bool              `json:"synthetic"`
-	Supersedes *uint64           `json:"supersedes"`
-	How        string            `json:"how"`
-	Workspace  string            `json:"workspace"`
-	Labels     jsontext.Value    `json:"labels"`
-	Parent     jsontext.Value    `json:"parent"`
-	TaskKind   string            `json:"task_kind"`
-	Phase      string            `json:"phase"`
-	To         jsontext.Value    `json:"to"`
-	Patch      jsontext.Value    `json:"patch"`
-	Model      string            `json:"model"`
-	Tokens     jsontext.Value    `json:"tokens"`
-	ToSeq      uint64            `json:"to_seq"`
-	Outcome    string            `json:"outcome"`
-	Reason     string            `json:"reason"`
-}
-
 // A batch is what the events of one append add while they are checked, before
 // any of them is applied.
 type batch struct {
-	calls  map[string]bool // added here; true once it has a result here
-	ended  bool
-	result map[string]bool // calls of the state that get a result here
+	calls   map[string]bool
+	results map[string]*CallResult
+	ended   bool
 }
 
 // Check says whether events may follow, as if each were applied before the
@@ -74,7 +41,7 @@ func (s *State) check(e *schema.Event, b *batch) error {
 	switch e.Type {
 	case schema.TypeToolCall, schema.TypeApprovalRequested, schema.TypeDecision, schema.TypeToolStarted, schema.TypeToolResult:
 		call = true
-		if err := schema.Unmarshal(e.Data, &d); err != nil {
+		if err := d.parse(e.Data); err != nil {
 			return err
 		}
 	}
@@ -87,43 +54,45 @@ func (s *State) check(e *schema.Event, b *batch) error {
 	if !call {
 		return nil
 	}
+	id := text(d.CallID)
 	refuse := func(k schema.Kind, format string, args ...any) error {
-		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", d.CallID)
+		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", id)
 	}
-	c := s.calls[d.CallID]
-	answered, here := b.calls[d.CallID]
+	known := s.calls[id] != nil || b.calls[id]
 	if e.Type == schema.TypeToolCall {
-		if c != nil || here {
-			return refuse(schema.DuplicateCall, "call %s is recorded already", d.CallID)
+		if known {
+			return refuse(schema.DuplicateCall, "call %s is recorded already", id)
 		}
 		if b.calls == nil {
 			b.calls = map[string]bool{}
 		}
-		b.calls[d.CallID] = false
+		b.calls[id] = true
 		return nil
 	}
-	if c == nil && !here {
-		return refuse(schema.ResultWithoutCall, "a %s names call %s, which is not recorded", e.Type, d.CallID)
+	if !known {
+		return refuse(schema.ResultWithoutCall, "a %s names call %s, which is not recorded", e.Type, id)
 	}
 	if e.Type != schema.TypeToolResult {
 		return nil
 	}
+	before := b.results[id]
+	if c := s.calls[id]; before == nil && c != nil {
+		before = c.Result
+	}
+	over := number(d.Supersedes)
 	switch {
-	case answered || b.result[d.CallID]:
-		return refuse(schema.ResultConflict, "call %s gets two results at once", d.CallID)
-	case c != nil && c.Result != nil && (d.Supersedes == nil || *d.Supersedes != c.Result.Seq):
-		return refuse(schema.ResultConflict, "call %s has a result, at seq %d", d.CallID, c.Result.Seq)
-	case c != nil && c.Result != nil && !c.Result.open():
-		return refuse(schema.ResultConflict, "the result of call %s is genuine and is never superseded", d.CallID)
+	case before == nil && d.Supersedes != nil && !s.holes:
+		return refuse(schema.ResultConflict, "call %s has no result at seq %d to supersede", id, over)
+	case before == nil:
+	case d.Supersedes == nil, over != before.Seq && !(s.holes && over > before.Seq): // what is superseded may lie in a hole
+		return refuse(schema.ResultConflict, "call %s has a result, at seq %d", id, before.Seq)
+	case !before.open():
+		return refuse(schema.ResultConflict, "the result of call %s is genuine and is never superseded", id)
 	}
-	if here {
-		b.calls[d.CallID] = true
-	} else {
-		if b.result == nil {
-			b.result = map[string]bool{}
-		}
-		b.result[d.CallID] = true
+	if b.results == nil {
+		b.results = map[string]*CallResult{}
 	}
+	b.results[id] = d.answer(e)
 	return nil
 }
 
@@ -149,41 +118,41 @@ func (s *State) Apply(e *schema.Event) {
 		return
 	}
 	var d data
-	if schema.Unmarshal(e.Data, &d) != nil {
-		return // Check has seen it; what it lets through fits
+	if d.parse(e.Data) != nil {
+		return // no object, so Check has refused it
 	}
 	ref := Ref{e.Seq, e.Type, e.Sum}
 	switch e.Type {
 	case schema.TypeWriterOpened:
-		s.Epochs = append(s.Epochs, Epoch{Epoch: e.Epoch, Seq: e.Seq, How: d.How})
+		s.Epochs = append(s.Epochs, Epoch{Epoch: e.Epoch, Seq: e.Seq, How: text(d.How)})
 	case schema.TypeWriterReleased:
 		if n := len(s.Epochs); n > 0 {
 			s.Epochs[n-1].Released = true
 		}
 	case schema.TypeSessionStarted:
-		s.Started = &Started{e.Seq, e.Time, d.Workspace, clone(d.Labels), clone(d.Parent)}
-		s.TaskKind, s.Phase = d.TaskKind, d.Phase
+		s.Started = &Started{e.Seq, e.Time, text(d.Workspace), valid(d.Labels), valid(d.Parent)}
+		s.TaskKind, s.Phase = text(d.TaskKind), text(d.Phase)
 	case schema.TypeSessionEnded:
-		s.Ended = &Ended{e.Seq, d.Outcome, d.Reason}
+		s.Ended = &Ended{e.Seq, text(d.Outcome), text(d.Reason)}
 	case schema.TypeUserMessage, schema.TypeAssistantMessage, schema.TypeReasoning:
 		s.Messages = append(s.Messages, ref)
 	case schema.TypePhaseChanged:
 		s.Phase = text(d.To)
-		if d.TaskKind != "" {
-			s.TaskKind = d.TaskKind
+		if kind := text(d.TaskKind); kind != "" {
+			s.TaskKind = kind
 		}
 	case schema.TypePostureChanged:
 		s.Posture = &ref
 	case schema.TypeStateChanged:
-		s.Working.merge(d.Patch)
+		s.Working.merge(valid(d.Patch))
 	case schema.TypeUsage:
-		s.addUsage(d.Model, d.Tokens)
+		s.addUsage(text(d.Model), valid(d.Tokens))
 	case schema.TypeTurnFailed:
 		s.Failed = append(s.Failed, ref)
 	case schema.TypeHistoryCompaction:
 		s.Compact = &ref
 	case schema.TypeHistoryRewind:
-		s.rewind(e.Seq, d.ToSeq)
+		s.rewind(e.Seq, number(d.ToSeq))
 	case schema.TypeDeadLetter:
 		s.Dead = append(s.Dead, ref)
 	default:
@@ -192,14 +161,15 @@ func (s *State) Apply(e *schema.Event) {
 }
 
 func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
+	id := text(d.CallID)
 	if e.Type == schema.TypeToolCall {
-		c := &Call{ID: d.CallID, Name: d.Name, Seq: e.Seq, Sum: e.Sum, Time: e.Time,
-			ArgsSHA256: d.ArgsSHA256, DryRun: d.DryRun, State: Pending}
+		c := &Call{ID: id, Name: text(d.Name), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
+			ArgsSHA256: text(d.ArgsSHA256), DryRun: isTrue(d.DryRun), State: Pending}
 		s.Calls = append(s.Calls, c)
 		s.calls[c.ID] = c
 		return
 	}
-	c := s.calls[d.CallID]
+	c := s.calls[id]
 	if c == nil {
 		return
 	}
@@ -207,9 +177,9 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 	case schema.TypeApprovalRequested:
 		c.Approvals = append(c.Approvals, ref)
 	case schema.TypeDecision:
-		c.Decisions = append(c.Decisions, Decided{e.Seq, d.Decision, d.Gate, text(d.By)})
+		c.Decisions = append(c.Decisions, Decided{e.Seq, text(d.Decision), text(d.Gate), text(d.By)})
 	case schema.TypeToolStarted:
-		c.Attempts = append(c.Attempts, Attempt{d.Attempt, e.Seq, e.Epoch, d.Executor, e.Time})
+		c.Attempts = append(c.Attempts, Attempt{number(d.Attempt), e.Seq, e.Epoch, text(d.Executor), e.Time})
 		if c.Result == nil {
 			c.State = Unknown
 		}
@@ -217,16 +187,11 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 		if c.Result != nil {
 			c.Superseded = append(c.Superseded, c.Result.Seq)
 		}
-		r := &CallResult{Seq: e.Seq, Sum: e.Sum, Time: e.Time, Attempt: d.Attempt, OK: d.OK,
-			ExitCode: d.ExitCode, Duration: d.DurationUS, Synthetic: d.Synthetic}
-		c.Result, c.State = r, OK
-		if d.Error != nil {
-			r.Kind = d.Error.Kind
-		}
+		c.Result, c.State = d.answer(e), OK
 		switch {
-		case r.Kind == schema.Interrupted:
+		case c.Result.Kind == schema.Interrupted:
 			c.State = Interrupted
-		case !r.OK:
+		case !c.Result.OK:
 			c.State = Failed
 		}
 	}
@@ -235,6 +200,7 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 // Hole says that events are missing here: what has not started before may have
 // started among them.
 func (s *State) Hole() {
+	s.holes = true
 	for _, c := range s.Calls {
 		if c.State == Pending {
 			c.State = Unknown
@@ -284,16 +250,4 @@ func (s *State) addUsage(model string, tokens jsontext.Value) {
 			u.Tokens[k] += n
 		}
 	}
-}
-
-func clone(v jsontext.Value) jsontext.Value { return jsontext.Value(bytes.Clone(v)) }
-
-// text gives a JSON string's text, and other JSON as it is written.
-func text(v jsontext.Value) string {
-	if len(v) > 0 && v[0] == '"' {
-		if b, err := jsontext.AppendUnquote(nil, v); err == nil {
-			return string(b)
-		}
-	}
-	return string(v)
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Patch is a JSON value that merge patches have been applied to (RFC 7396).
-// Numbers and strings keep their text, and keys are encoded sorted by their
-// bytes. The zero Patch is null.
+// Numbers keep their text, strings are encoded with the fewest escapes, and keys
+// sorted by their bytes. The zero Patch is null.
 type Patch struct {
 	leaf   jsontext.Value // nil for an object
 	object map[string]*Patch

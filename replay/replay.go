@@ -44,6 +44,7 @@ type State struct {
 
 	calls map[string]*Call
 	usage map[string]*ModelUsage
+	holes bool // events are missing somewhere before
 }
 
 // A Ref names one event.

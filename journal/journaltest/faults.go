@@ -254,25 +254,23 @@ func (x *Faults) check(real func() error) error {
 	return real()
 }
 
-// What a disk has, after a power cut, of bytes that were written and never
-// synced.
-const (
-	CutAbsent = iota // nothing
-	CutZeros         // their place, with zeros in it
-	CutHalf          // the first half
-	Cuts             // how many ways there are
-)
+// A Cut says what a disk has, after a power cut, of what was written and never
+// synced. It may have anything between all and nothing.
+type Cut struct {
+	Bytes string // absent; zeros in their place; half of them
+	Names bool   // the names in a folder that no sync of the folder has stored
+}
 
-// PowerCut copies the store as a power cut would leave it: of every segment
-// the bytes that a sync has stored and, in the way that cut says, those that
-// none has; of every folder the names that a sync of the folder has stored.
-// Killing a process shows none of this, since the page cache outlives it.
-func (x *Faults) PowerCut(t testing.TB, store *journal.Files, cut int) *journal.Files {
+// Cuts are the ways that are tried.
+var Cuts = []Cut{{"absent", false}, {"absent", true}, {"zeros", false}, {"zeros", true}, {"half", false}, {"half", true}}
+
+// PowerCut copies the store as a power cut would leave it. Killing a process
+// shows none of this, since the page cache outlives it.
+func (x *Faults) PowerCut(t testing.TB, store *journal.Files, cut Cut) *journal.Files {
 	t.Helper()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	to := t.TempDir()
-	from := store.Dir()
+	from, to := store.Dir(), TempDir(t)
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -281,7 +279,7 @@ func (x *Faults) PowerCut(t testing.TB, store *journal.Files, cut int) *journal.
 		if err != nil {
 			return err
 		}
-		if x.forgotten(path) {
+		if !cut.Names && x.forgotten(path) {
 			if d.IsDir() {
 				return fs.SkipDir
 			}
@@ -300,21 +298,21 @@ func (x *Faults) PowerCut(t testing.TB, store *journal.Files, cut int) *journal.
 		}
 		if filepath.Ext(path) == ".jsonl" {
 			kept := min(x.kept(fi).size, int64(len(b)))
-			switch cut {
-			case CutAbsent:
+			switch cut.Bytes {
+			case "absent":
 				b = b[:kept]
-			case CutZeros:
+			case "zeros":
 				clear(b[kept:])
-			case CutHalf:
+			case "half":
 				b = b[:kept+(int64(len(b))-kept)/2]
 			}
 		}
 		return os.WriteFile(filepath.Join(to, rel), b, 0o600)
 	})
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		err = os.Chmod(to, 0o700)
 	}
-	if err := os.Chmod(to, 0o700); err != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	f, err := journal.OpenFiles(to, false)

@@ -9,6 +9,7 @@ package journaltest
 import (
 	"bytes"
 	"context"
+	"os"
 	"slices"
 	"testing"
 
@@ -18,10 +19,33 @@ import (
 	"steno/schema"
 )
 
-// Files makes an empty store on disk and closes it when the test ends.
+// TempDir is a folder for a test whose syncs need not reach a disk: in memory,
+// where the machine has a place for that and TMPDIR names no other.
+func TempDir(t testing.TB) string {
+	t.Helper()
+	if os.Getenv("TMPDIR") == "" {
+		if dir, err := os.MkdirTemp("/dev/shm", "steno-"); err == nil {
+			t.Cleanup(func() {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Error(err)
+				}
+			})
+			return dir
+		}
+	}
+	return t.TempDir()
+}
+
+// Files makes an empty store in a TempDir and closes it when the test ends.
 func Files(t testing.TB) *journal.Files {
 	t.Helper()
-	f, err := journal.OpenFiles(t.TempDir(), true)
+	return FilesIn(t, TempDir(t))
+}
+
+// FilesIn makes an empty store in a folder.
+func FilesIn(t testing.TB, dir string) *journal.Files {
+	t.Helper()
+	f, err := journal.OpenFiles(dir, true)
 	if err != nil {
 		t.Fatal(err)
 	}

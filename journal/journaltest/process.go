@@ -239,6 +239,21 @@ func (p *Process) WaitFor(word string, n int) (rest string) {
 	return rest
 }
 
+// WaitForEither returns the first word of these with which a line begins.
+func (p *Process) WaitForEither(words ...string) (word string) {
+	p.t.Helper()
+	p.wait(fmt.Sprintf("any of %q", words), func() bool {
+		for _, line := range p.lines {
+			if first, _, _ := strings.Cut(line, " "); slices.Contains(words, first) {
+				word = first
+				return true
+			}
+		}
+		return false
+	})
+	return word
+}
+
 // Acknowledged gives the heads that the child was told are recorded, those of
 // its seals too.
 func (p *Process) Acknowledged() (heads []schema.Head) {

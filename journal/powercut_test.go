@@ -1,0 +1,161 @@
+package journal_test
+
+import (
+	"fmt"
+	"testing"
+
+	"steno/journal"
+	"steno/journal/journaltest"
+	"steno/schema"
+)
+
+// points are all places at which the power may be cut.
+var points = []string{journaltest.Write, journaltest.Sync, journaltest.Claimed, journaltest.Written, journaltest.Synced, journaltest.Checked}
+
+// cutter takes the power away at every point of a workload, in every way, and
+// notes what is then wrong with the log.
+type cutter struct {
+	t            *testing.T
+	store        *journal.Files
+	faults       *journaltest.Faults
+	acknowledged []schema.Head
+	images       int
+	wrong        []string
+}
+
+func newCutter(t *testing.T) *cutter {
+	c := &cutter{t: t}
+	c.store, c.faults = journaltest.Faulty(journaltest.Files(t))
+	return c
+}
+
+// everywhere arms all points; a point is passed n times at most.
+func (c *cutter) everywhere(n int) {
+	for _, point := range points {
+		for i := 1; i <= n; i++ {
+			c.faults.At(point, i, func() { c.cut(fmt.Sprintf("%s %d", point, i)) })
+		}
+	}
+}
+
+func (c *cutter) cut(where string) {
+	for _, cut := range journaltest.Cuts {
+		c.images++
+		image, faults := journaltest.Faulty(c.faults.PowerCut(c.t, c.store, cut))
+		faults.LeaveOutSync() // the image itself need not last
+		j, err := journal.Open(ctx, image, "s1", journaltest.Options())
+		if err != nil {
+			c.wrong = append(c.wrong, fmt.Sprintf("%s, %+v: the session cannot be opened: %v", where, cut, err))
+			continue
+		}
+		if err := j.Close(); err != nil {
+			c.t.Fatal(err)
+		}
+		l := journaltest.Verify(c.t, image, "s1")
+		if gone := l.Missing(c.acknowledged); len(gone) > 0 {
+			c.wrong = append(c.wrong, fmt.Sprintf("%s, %+v: acknowledged and not there: %v", where, cut, gone))
+		}
+	}
+}
+
+func (c *cutter) open() *journal.Journal {
+	c.t.Helper()
+	j, err := journal.Open(ctx, c.store, "s1", journaltest.Options())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { j.Close() })
+	c.acknowledged = append(c.acknowledged, j.Head())
+	return j
+}
+
+func (c *cutter) append(j *journal.Journal) {
+	c.t.Helper()
+	journaltest.Append(c.t, j, journaltest.Note("one"), journaltest.Note("two"))
+	c.acknowledged = append(c.acknowledged, j.Head())
+}
+
+func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
+	workloads := map[string]func(*cutter){
+		"a session from its first claim to its release": func(c *cutter) {
+			j := c.open()
+			c.append(j)
+			journaltest.Release(c.t, j)
+			c.acknowledged = append(c.acknowledged, j.Head())
+			c.append(c.open())
+		},
+		"a writer that dies between its write and its sync": func(c *cutter) {
+			j := c.open()
+			c.append(j)
+			c.faults.FailSync(1, journaltest.ErrDisk)
+			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
+				c.t.Fatal("the sync did not fail")
+			}
+			must(c.t, j.Close())
+			c.append(c.open())
+		},
+		"a writer that dies before its sync, and a claimant after it": func(c *cutter) {
+			j := c.open()
+			c.append(j)
+			c.faults.FailSync(1, journaltest.ErrDisk)
+			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
+				c.t.Fatal("the sync did not fail")
+			}
+			must(c.t, j.Close())
+			claimAndDie(c.t, c.store, "s1", 2)
+			c.append(c.open())
+		},
+		"a writer whose disk forgets": func(c *cutter) {
+			j := c.open()
+			c.append(j)
+			c.faults.LoseSync(1, journaltest.ErrDisk)
+			if _, err := j.Append(ctx, journaltest.Note("forgotten")); err == nil {
+				c.t.Fatal("the sync did not fail")
+			}
+			must(c.t, j.Close())
+			c.append(c.open())
+		},
+		"a first claim that is never sealed": func(c *cutter) {
+			claimAndDie(c.t, c.store, "s1", 1)
+			c.append(c.open())
+		},
+	}
+	for name, work := range workloads {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCutter(t)
+			c.everywhere(20)
+			work(c)
+			c.cut("end")
+			for _, w := range c.wrong {
+				t.Error(w)
+			}
+			if least := 60; c.images < least {
+				t.Errorf("the power was cut only %d times", c.images)
+			}
+		})
+	}
+}
+
+// Without its syncs the same workload must lose something.
+func TestThePowerCutNoticesAMissingSync(t *testing.T) {
+	c := newCutter(t)
+	c.faults.LeaveOutSync()
+	c.append(c.open())
+	c.cut("end")
+	if len(c.wrong) == 0 {
+		t.Error("nothing was synced, and nothing is missing after a power cut")
+	}
+}
+
+// claimAndDie leaves a claim that nobody seals.
+func claimAndDie(t *testing.T, store journal.Store, session string, epoch uint64) {
+	t.Helper()
+	w, err := store.Claim(ctx, session, epoch, header(t, session, epoch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Release(); err != nil {
+		t.Fatal(err)
+	}
+}

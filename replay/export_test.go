@@ -1,0 +1,41 @@
+package replay
+
+import (
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/schema"
+)
+
+// PatchOf is a JSON document as the state would hold it, null members too,
+// which no merge patch can make.
+func PatchOf(doc jsontext.Value) *Patch {
+	p := &Patch{}
+	var by map[string]jsontext.Value
+	if len(doc) == 0 || doc[0] != '{' || schema.Unmarshal(doc, &by) != nil {
+		p.leaf = doc
+		return p
+	}
+	p.object = map[string]*Patch{}
+	for k, v := range by {
+		p.object[k] = PatchOf(v)
+	}
+	return p
+}
+
+// Merge applies a merge patch.
+func (p *Patch) Merge(patch jsontext.Value) { p.merge(patch) }
+
+// Fields is what the fold reads of data, by key.
+func Fields(b []byte, keys ...string) (map[string]string, error) {
+	var d data
+	if err := d.parse(b); err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, k := range keys {
+		if v := d.field([]byte(k)); v != nil && *v != nil {
+			out[k] = string(*v)
+		}
+	}
+	return out, nil
+}
