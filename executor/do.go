@@ -318,7 +318,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	}
 	switch {
 	case last > 0 && (refusal != nil || !tool.Repeatable && !c.DryRun):
-		return s.finish(req, last, interrupted())
+		return s.finish(req, last, s.interrupted())
 	case refusal != nil:
 		return s.finish(req, 0, s.verdict(Result{}, refusal))
 	}

@@ -38,9 +38,11 @@ func (s *session) verdict(r Result, err error) verdict {
 
 // interrupted answers a call that started, has no result and must not run
 // again by itself. It leaves the outcome open.
-func interrupted() verdict {
-	return verdict{synthetic: true, err: schema.Errorf(schema.Interrupted,
-		"the executor stopped before a result was recorded; whether the tool took effect is not known")}
+func (s *session) interrupted() verdict {
+	v := s.verdict(Result{}, schema.Errorf(schema.Interrupted,
+		"the executor stopped before a result was recorded; whether the tool took effect is not known"))
+	v.synthetic = true
+	return v
 }
 
 // Bounds of the parts of a result, as they are encoded. What is left of a line
