@@ -62,8 +62,8 @@ type Config struct {
 type Executor struct {
 	cfg    Config
 	log    *slog.Logger
-	ctx    context.Context // ends the tools, with a cause
-	cancel context.CancelCauseFunc
+	ctx    context.Context // ends the tools
+	cancel context.CancelFunc
 	// stopping ends when a drain begins: what only waits, for a slot or for
 	// another holder, is handed back at once.
 	stopping context.Context
@@ -81,9 +81,6 @@ type Executor struct {
 	uses     uint64 // how often any session was asked for
 	draining bool
 }
-
-// errDraining is why tools are stopped at the end of a drain.
-var errDraining = errors.New("this executor is shutting down")
 
 // New checks cfg and makes an executor that serves nothing yet. InvalidConfig
 // names the setting that cannot be used.
@@ -118,7 +115,7 @@ func New(cfg Config) (*Executor, error) {
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
-	x.ctx, x.cancel = context.WithCancelCause(context.Background())
+	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.stopping, x.stop = context.WithCancel(x.ctx)
 	return x, nil
 }
@@ -179,14 +176,14 @@ func (x *Executor) Drain(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		x.cancel(errDraining)
+		x.cancel()
 		select {
 		case <-done:
 		case <-time.After(x.stopWait):
 			errs = append(errs, schema.Errorf(schema.Detached, "a tool does not stop"))
 		}
 	}
-	x.cancel(errDraining)
+	x.cancel()
 	reasons := map[*session]string{}
 	x.mu.Lock()
 	for _, s := range x.sessions {

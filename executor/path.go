@@ -46,11 +46,11 @@ const (
 // find walks path and returns the place it leads to. If folders are missing and
 // the wish is perhapsNew, the place's dir is the last one that is there.
 func (w *Workspace) find(path string, want wish) (*place, error) {
-	todo, err := w.split(path)
+	ahead, err := w.split(path)
 	if err != nil {
 		return nil, err
 	}
-	k := walk{w: w, given: path, want: want, todo: todo, at: &place{dir: w.root}}
+	k := walk{w: w, given: path, want: want, ahead: ahead, at: &place{dir: w.root}}
 	for err == nil && k.at.name == "" {
 		err = k.step()
 	}
@@ -70,7 +70,7 @@ type walk struct {
 	w     *Workspace
 	given string // the path, for errors
 	want  wish
-	todo  []string // components that lie ahead
+	ahead []string // components that lie ahead
 	names []string // of the folders in at.open
 	links int      // followed so far
 	at    *place   // it has a name when the walk is over
@@ -78,13 +78,13 @@ type walk struct {
 
 // step takes the next component.
 func (k *walk) step() (err error) {
-	if len(k.todo) == 0 {
+	if len(k.ahead) == 0 {
 		k.at.name, k.at.path = ".", joinPath(k.names, "")
 		k.at.info, err = k.at.dir.Lstat(".")
 		return err
 	}
-	name := k.todo[0]
-	k.todo = k.todo[1:]
+	name := k.ahead[0]
+	k.ahead = k.ahead[1:]
 	if name == ".." {
 		return k.up()
 	}
@@ -96,8 +96,8 @@ func (k *walk) step() (err error) {
 		if refused := k.beyond(err); refused != nil {
 			return refused
 		}
-		if len(k.todo) == 0 || k.want == perhapsNew {
-			k.arrive(append([]string{name}, k.todo...), nil)
+		if len(k.ahead) == 0 || k.want == perhapsNew {
+			k.arrive(append([]string{name}, k.ahead...), nil)
 			return nil
 		}
 		info, err = makeFolder(k.at.dir, name)
@@ -109,7 +109,7 @@ func (k *walk) step() (err error) {
 		return k.follow(name)
 	case k.w.isGuarded(info):
 		return protected(k.given, "leads into a protected folder")
-	case len(k.todo) == 0:
+	case len(k.ahead) == 0:
 		k.arrive([]string{name}, info)
 		return nil
 	case !info.IsDir():
@@ -129,11 +129,11 @@ func (k *walk) arrive(rest []string, info fs.FileInfo) {
 // made for a path that will be refused.
 func (k *walk) beyond(missing error) error {
 	switch {
-	case slices.Contains(k.todo, ".."):
+	case slices.Contains(k.ahead, ".."):
 		return missing // there is no way up from what is not there
-	case slices.ContainsFunc(k.todo, sensitive):
+	case slices.ContainsFunc(k.ahead, sensitive):
 		return protected(k.given, "has a sensitive name")
-	case len(k.names)+len(k.todo) >= maxSteps:
+	case len(k.names)+len(k.ahead) >= maxSteps:
 		return tooDeep()
 	}
 	return nil
@@ -160,7 +160,7 @@ func (k *walk) follow(name string) error {
 		}
 		target = rest
 	}
-	k.todo = append(components(target), k.todo...)
+	k.ahead = append(components(target), k.ahead...)
 	return nil
 }
 

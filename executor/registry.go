@@ -57,7 +57,7 @@ func (r *Registry) Register(t Tool) error { return r.put(t, false) }
 func (r *Registry) Replace(t Tool) error { return r.put(t, true) }
 
 func (r *Registry) put(t Tool, replace bool) error {
-	if !toolName(t.Name) {
+	if !schema.ValidToolName(t.Name) {
 		return badTool(t, "a tool's name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
 	}
 	switch {
@@ -123,16 +123,4 @@ func frozen(t Tool) Tool {
 func badTool(t Tool, why string) *schema.Error {
 	return schema.Errorf(schema.InvalidConfig, "the tool %s cannot be registered: %s", quoted(t.Name), why).
 		With("tool", shorten(t.Name, maxShown))
-}
-
-func toolName(s string) bool {
-	if len(s) < 1 || len(s) > 64 {
-		return false
-	}
-	for _, c := range []byte(s) {
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-') {
-			return false
-		}
-	}
-	return true
 }

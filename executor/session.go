@@ -35,7 +35,7 @@ type session struct {
 	settled chan struct{}
 	slots   chan struct{} // one for each call that runs
 	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	cancel  context.CancelFunc
 
 	spaceMu   sync.Mutex // guards workspace and left, also while it is opened
 	workspace *Workspace // nil if the session has none, or it is not open yet
@@ -63,7 +63,7 @@ func (f *flight) hasBegun() { f.once.Do(func() { close(f.begun) }) }
 func newSession(x *Executor, id string, create *OpenRequest) *session {
 	s := &session{id: id, x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}),
 		slots: make(chan struct{}, x.cfg.SessionCalls), flights: map[string]*flight{}}
-	s.ctx, s.cancel = context.WithCancelCause(x.ctx)
+	s.ctx, s.cancel = context.WithCancel(x.ctx)
 	return s
 }
 
@@ -182,7 +182,7 @@ func (s *session) append(entries ...journal.Entry) ([]journal.Record, error) {
 
 // close gives the lease and the workspace back.
 func (s *session) close(reason string) error {
-	s.cancel(errDraining)
+	s.cancel()
 	var errs []error
 	if s.journal != nil && reason != "" && s.sound() {
 		errs = append(errs, s.journal.Release(context.Background(), reason))
