@@ -70,6 +70,7 @@ func (s *session) do(ctx context.Context, req Request) (Answer, error) {
 		}
 		return s.recorded(known) // whatever else becomes of the session
 	}
+	s.x.inspect(&req, nil) // before anybody else can see it
 	f, err := s.fly(req, func(f *flight) (Answer, error) { return s.run(f) })
 	if err != nil {
 		return Answer{}, err
@@ -100,7 +101,6 @@ func (s *session) run(f *flight) (Answer, error) {
 	if known != nil {
 		return s.resume(f, known)
 	}
-	s.x.inspect(req, nil)
 	tool, refusal := s.admit(req)
 	if refusal != nil {
 		// A refused call is in the log too: the call, and why it did not run.
