@@ -85,12 +85,12 @@ func TestAClientSaysWhatItKnewAtItsDeadline(t *testing.T) {
 		_, err := client.Call(ctx, "s1", request("c1", "held", `{}`))
 		return err
 	}
-	short := func() context.Context {
-		ctx, cancel := context.WithTimeout(context.Background(), 150*time.Millisecond)
+	short := func(d time.Duration) context.Context {
+		ctx, cancel := context.WithTimeout(context.Background(), d)
 		t.Cleanup(cancel)
 		return ctx
 	}
-	err := call(short())
+	err := call(short(2 * time.Second)) // long enough for the server to say that nobody serves
 	wantErr(t, err, schema.Unavailable)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error %v hides the deadline", err)
@@ -98,7 +98,7 @@ func TestAClientSaysWhatItKnewAtItsDeadline(t *testing.T) {
 	held := newCounter(true)
 	n := p.node([]executor.Tool{held.tool("held", false)})
 	n.open("s1")
-	err = call(short())
+	err = call(short(150 * time.Millisecond))
 	wantErr(t, err, schema.Timeout)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(schema.Body(err).Details["next"].(string), "same call id") {
 		t.Errorf("the error is %v with %v", err, schema.Body(err).Details)
