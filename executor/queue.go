@@ -73,7 +73,7 @@ func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 			s, err = js.Stream(ctx, cfg.Name) // made by somebody else, perhaps with limits
 		}
 		if err != nil {
-			return nil, unavailable("stream "+cfg.Name+" cannot be used", err)
+			return nil, schema.Errorf(schema.Unavailable, "stream %s cannot be used", cfg.Name).With("next", "use a NATS server with JetStream switched on").Cause(err)
 		}
 		has := s.CachedInfo().Config
 		if has.Metadata[metaStore] != x.cfg.Store.ID() {
