@@ -15,7 +15,7 @@ import (
 
 type replayView struct {
 	Session  string           `json:"session"`
-	Digest   string           `json:"digest"`
+	Digest   *string          `json:"digest"` // null where a strict replay met damage, as head and state are
 	Head     *schema.Head     `json:"head"`
 	State    *replay.State    `json:"state"`
 	Findings []schema.Finding `json:"findings"` // at most 1000; verify gives them all
@@ -54,18 +54,19 @@ func (a *app) replay(ctx context.Context, store journal.Store, id string, lenien
 		return err
 	}
 	damage := r.damage()
-	if damage != nil && !lenient {
-		return damage // the digest of a part would pass for that of the whole
-	}
 	ls, err := store.Lease(ctx, id)
 	if err != nil {
 		return err
 	}
-	v := replayView{Session: id, Digest: st.Digest(), Head: r.Head, State: st, Findings: r.findings}
+	v := replayView{Session: id, Findings: r.findings}
+	if damage == nil || lenient { // the digest of a part would pass for that of the whole
+		digest := st.Digest()
+		v.Digest, v.Head, v.State = &digest, r.Head, st
+	}
 	v.Lease.State, v.Lease.Kind, v.Lease.Epoch, v.Lease.Holder = ls.State, ls.Kind, ls.Epoch, ls.Holder
 	if a.format == "json" || a.format == "jsonl" {
 		err = a.json(v)
-	} else {
+	} else if v.State != nil {
 		err = a.printReplay(v)
 	}
 	if err == nil {
@@ -75,7 +76,7 @@ func (a *app) replay(ctx context.Context, store journal.Store, id string, lenien
 }
 
 func (a *app) printReplay(v replayView) error {
-	rows := [][]string{{"session", v.Session}, {"digest", v.Digest}}
+	rows := [][]string{{"session", v.Session}, {"digest", *v.Digest}}
 	if v.Head != nil {
 		rows = append(rows, []string{"head", v.Head.String()})
 	}
