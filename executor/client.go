@@ -189,7 +189,9 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 		return nil, err
 	}
 	defer in.close()
+	var refused error // why the request before was not taken
 	for {
+		asked := time.Now()
 		if err := c.conn.PublishRequest(c.prefix+".v1."+verb, in.subject, payload); err != nil {
 			return nil, unavailable("the request cannot be sent", err)
 		}
@@ -209,11 +211,16 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 				return nil, err
 			}
 		case ctx.Err() != nil:
+			if refused != nil && time.Since(asked) < repeatSoon { // there was no time for another answer
+				return nil, schema.AsError(refused).Cause(ctx.Err())
+			}
 			return nil, schema.Errorf(schema.KindOf(ctx.Err()), "no answer in time; what was asked for may go on").
 				With("next", schema.Unavailable.Next("")).Cause(ctx.Err())
 		default:
+			refused = nil
 			continue // no answer yet; the repeat joins the running call
 		}
+		refused = err
 		select {
 		case <-time.After(repeatSoon):
 		case <-ctx.Done():

@@ -85,12 +85,12 @@ func TestAClientSaysWhatItKnewAtItsDeadline(t *testing.T) {
 		_, err := client.Call(ctx, "s1", request("c1", "held", `{}`))
 		return err
 	}
-	short := func(d time.Duration) context.Context {
+	lasting := func(d time.Duration) context.Context {
 		ctx, cancel := context.WithTimeout(context.Background(), d)
 		t.Cleanup(cancel)
 		return ctx
 	}
-	err := call(short(2 * time.Second)) // long enough for the server to say that nobody serves
+	err := call(lasting(time.Second))
 	wantErr(t, err, schema.Unavailable)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error %v hides the deadline", err)
@@ -98,12 +98,12 @@ func TestAClientSaysWhatItKnewAtItsDeadline(t *testing.T) {
 	held := newCounter(true)
 	n := p.node([]executor.Tool{held.tool("held", false)})
 	n.open("s1")
-	err = call(short(150 * time.Millisecond))
+	err = call(lasting(200 * time.Millisecond))
 	wantErr(t, err, schema.Timeout)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(schema.Body(err).Details["next"].(string), "same call id") {
 		t.Errorf("the error is %v with %v", err, schema.Body(err).Details)
 	}
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(lasting(journaltest.Deadline))
 	cancelled := make(chan error, 1)
 	go func() { cancelled <- call(ctx) }()
 	wait(t, "the tool", held.begun)
@@ -111,7 +111,7 @@ func TestAClientSaysWhatItKnewAtItsDeadline(t *testing.T) {
 	wantErr(t, wait(t, "the client", cancelled), schema.Cancelled)
 	close(held.hold) // the call went on
 	eventually(t, "the result", func() bool { return p.result("s1", "c1") != nil })
-	if err := call(within(t)); err != nil {
+	if err := call(lasting(journaltest.Deadline)); err != nil {
 		t.Error(err)
 	}
 	if n := held.of("c1"); n != 1 {
