@@ -45,6 +45,9 @@ func TestACallIsPassedToTheHolder(t *testing.T) {
 	// done by the holder; that shows that each has had its share.
 	refused, done := 0, 0
 	for i := 0; refused == 0 || done == 0 || i < 20; i++ {
+		if i == 1000 {
+			t.Fatalf("of %d requests %d were refused", i, refused)
+		}
 		body := fmt.Sprintf(`{"call_id":"c%d","name":"echo"}`, i)
 		m, err := ask(t, c, "steno.v1.call.s1", body, "Steno-Hops", "2")
 		switch schema.KindOf(err) {

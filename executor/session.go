@@ -76,7 +76,7 @@ func (s *session) live() {
 		return
 	}
 	close(s.ready)
-	s.x.thin()
+	s.x.thin() // while this one is used another may be idle
 	s.settleAll()
 }
 
@@ -150,9 +150,20 @@ func (s *session) usable() bool {
 
 // leave says that one of its users no longer needs the session.
 func (s *session) leave() {
-	s.x.mu.Lock()
+	x := s.x
+	x.mu.Lock()
 	s.users--
-	s.x.mu.Unlock()
+	many := s.users == 0 && len(x.sessions) > x.cfg.Sessions && !x.draining
+	if many {
+		x.work.Add(1)
+	}
+	x.mu.Unlock()
+	if many {
+		go func() {
+			defer x.work.Done()
+			x.thin()
+		}()
+	}
 }
 
 // publish tells everybody about a durable event.
