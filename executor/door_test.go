@@ -30,6 +30,7 @@ func onDisk(dir, session string) (events []schema.Event, err error) {
 	if err != nil {
 		return nil, err
 	}
+	b = b[:bytes.LastIndexByte(b, '\n')+1] // a line that is being written just now is nobody's yet
 	for i, line := range bytes.Split(bytes.TrimSuffix(b, []byte("\n")), []byte("\n")) {
 		var e schema.Event
 		if i == 0 {

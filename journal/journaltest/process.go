@@ -45,6 +45,15 @@ func Main(m interface{ Run() int }, roles map[string]func(arg []byte) error) {
 		fmt.Fprintln(os.Stderr, "no such role:", role)
 		os.Exit(2)
 	}
+	// A test that is killed cannot end its children; they notice it themselves.
+	parent := os.Getppid()
+	go func() {
+		for range time.Tick(time.Second) {
+			if os.Getppid() != parent {
+				os.Exit(4)
+			}
+		}
+	}()
 	if err := f([]byte(os.Getenv(argEnv))); err != nil {
 		Say("error %s", schema.Envelope(err))
 	}
