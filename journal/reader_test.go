@@ -243,3 +243,42 @@ func TestALogThatIsNothingButDamageIsNamedLineByLine(t *testing.T) {
 		t.Errorf("the last finding is %+v", last)
 	}
 }
+
+// While a listing is between two segments, a slow writer adds a line to the
+// older one and its claimant seals that in the newer one. A listing that went
+// from the oldest up would see a seal that pins more than it has seen.
+func TestAReaderBetweenTwoSegmentsOfAListingSeesNoDamage(t *testing.T) {
+	for nth := 1; nth <= 3; nth++ {
+		files := journaltest.Files(t)
+		old := journaltest.Open(t, files, "s1")
+		journaltest.Append(t, old, journaltest.Note("a"))
+		// The next writer has claimed, and settles only later.
+		claimant, steps := journaltest.Faulty(files)
+		claimed, goOn := make(chan struct{}), make(chan struct{})
+		steps.At(journaltest.Claimed, 1, func() { close(claimed); <-goOn })
+		sealed := make(chan error)
+		go func() {
+			opt := journaltest.Options()
+			opt.Force, opt.Reason = true, "the test says so"
+			j, err := journal.Open(ctx, claimant, "s1", opt)
+			if err == nil {
+				err = j.Close()
+			}
+			sealed <- err
+		}()
+		<-claimed
+		store, faults := journaltest.Faulty(files)
+		faults.At(journaltest.Listed, nth, func() {
+			if _, err := old.Append(ctx, journaltest.Note("late")); !errors.Is(err, schema.SessionWriterLost) {
+				t.Errorf("the superseded writer got %v", err)
+			}
+			close(goOn)
+			if err := <-sealed; err != nil {
+				t.Error(err)
+			}
+		})
+		if l := journaltest.Verify(t, store, "s1"); len(l.Events) != 5 {
+			t.Errorf("listing %d: %d events, want 5: %v", nth, len(l.Events), l.Findings)
+		}
+	}
+}

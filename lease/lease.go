@@ -88,7 +88,7 @@ type Faults struct {
 	Write func(f *os.File, b []byte) (int, error) // instead of f.Write
 	Sync  func(f *os.File) error                  // instead of every sync, of a segment and of a folder
 	Check func(real func() error) error           // around the successor check
-	At    func(point string)                      // called between the steps: claimed, written, synced, checked
+	At    func(point string)                      // called between the steps: listed, claimed, written, synced, checked
 }
 
 func (f *Faults) at(point string) {
@@ -176,13 +176,19 @@ func (d *Dir) Segments() ([]Segment, error) {
 	if err != nil {
 		return nil, readFailed(d.name, err)
 	}
-	var out []Segment
+	var epochs []uint64
 	for _, name := range names {
-		epoch, ok := parseName(name)
-		if !ok {
-			continue
+		if epoch, ok := parseName(name); ok {
+			epochs = append(epochs, epoch)
 		}
-		fi, err := d.root.Lstat(name)
+	}
+	// Sizes are noted newest first. The other way round a claimant could note
+	// the size of a segment, and seal, between two looks of ours: its seal
+	// would then pin more than we had seen.
+	slices.Sort(epochs)
+	var out []Segment
+	for _, epoch := range slices.Backward(epochs) {
+		fi, err := d.root.Lstat(segmentName(epoch))
 		if err != nil {
 			return nil, readFailed(d.name, err)
 		}
@@ -190,8 +196,9 @@ func (d *Dir) Segments() ([]Segment, error) {
 			return nil, unsafePath(d.name, fmt.Sprintf("segment %06d %s", epoch, why)).With("segment", epoch)
 		}
 		out = append(out, Segment{epoch, fi.Size()})
+		d.faults.at("listed")
 	}
-	slices.SortFunc(out, func(a, b Segment) int { return int(a.Epoch) - int(b.Epoch) })
+	slices.Reverse(out)
 	return out, nil
 }
 

@@ -17,6 +17,7 @@ import (
 const (
 	Write   = "write"   // before a write, that of the claim too
 	Sync    = "sync"    // before a sync, of a segment or a folder
+	Listed  = "listed"  // a listing has noted the size of a segment
 	Claimed = "claimed" // the claim has its slot and is not sealed
 	Written = "written" // lines are written and not synced
 	Synced  = "synced"  // lines are synced and the successor not looked for
