@@ -7,7 +7,7 @@ BENCH    ?= .
 export GOTOOLCHAIN := local
 tool := go tool -modfile=.ci/tools.mod
 
-.PHONY: check test fuzz bench ci tools
+.PHONY: check test fuzz bench ci tools cases
 
 check:
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
@@ -31,3 +31,10 @@ ci:
 # Builds staticcheck, govulncheck, benchstat, nats and indexdb into bin/.
 tools:
 	GOBIN=$(CURDIR)/bin go install -modfile=.ci/tools.mod tool
+
+# Writes the fault cases anew, by a program that is no part of this repository:
+# make cases GEN=path/to/gen.py. Tests read only what it has written.
+cases:
+	test -n "$(GEN)"
+	find testdata/cases -mindepth 1 -maxdepth 1 -type d -exec rm -r {} +
+	PYTHONDONTWRITEBYTECODE=1 python3 $(GEN) testdata/cases

@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"steno/journal/journaltest"
 )
 
 type pkg struct {
@@ -146,20 +149,7 @@ func TestEveryDirectDependencyIsJustified(t *testing.T) {
 
 // Every promise in the README names a test, and that test exists.
 func TestEveryPromiseNamesATestThatExists(t *testing.T) {
-	tests := map[string]bool{}
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "journaltest") {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		for _, m := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`).FindAllSubmatch(b, -1) {
-			tests[string(m[1])] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tests := tests(t)
 	rows := 0
 	for line := range strings.Lines(section(read(t, "README.md"), "## Promises")) {
 		if !strings.HasPrefix(line, "| **") {
@@ -171,13 +161,79 @@ func TestEveryPromiseNamesATestThatExists(t *testing.T) {
 			t.Errorf("a promise without a test: %s", line)
 		}
 		for _, m := range named {
-			if !tests[m[1]] {
+			if len(tests[m[1]]) == 0 {
 				t.Errorf("README names %s, which does not exist", m[1])
 			}
 		}
 	}
 	if rows < 11 {
 		t.Errorf("the README has %d promises, the contract 11", rows)
+	}
+}
+
+// tests gives the folders and the text of every test function, by its name.
+func tests(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	all := map[string]map[string]string{}
+	head := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "journaltest") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		for _, m := range head.FindAllSubmatchIndex(b, -1) {
+			name := string(b[m[2]:m[3]])
+			body, _, _ := strings.Cut(string(b[m[0]:]), "\n}\n")
+			if all[name] == nil {
+				all[name] = map[string]string{}
+			}
+			all[name][filepath.ToSlash(filepath.Dir(path))] = body
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Every part of every fault case has a test that exists, or a reason why not.
+func TestEveryCaseIsInTheTable(t *testing.T) {
+	tests := tests(t)
+	left := map[string]bool{} // parts without a row
+	for _, c := range journaltest.AllCases(t) {
+		parts := c.Parts()
+		if len(parts) == 0 {
+			t.Errorf("%s has nothing that a test could read", c.Name)
+		}
+		for _, part := range parts {
+			left[c.Name+" "+part] = true
+		}
+	}
+	for _, r := range journaltest.CaseTable(t) {
+		if row := r.Case + " " + r.Part; !left[row] {
+			t.Errorf("the table has %s, which is not there or stands twice", row)
+		}
+		delete(left, r.Case+" "+r.Part)
+		if why, ok := strings.CutPrefix(r.Test, journaltest.NotYet); ok {
+			if strings.TrimSpace(why) == "" {
+				t.Errorf("the table has no reason for %s %s", r.Case, r.Part)
+			}
+			continue
+		}
+		for _, name := range strings.Fields(r.Test) {
+			folder, test, elsewhere := strings.Cut(name, ".")
+			if elsewhere && tests[test][folder] == "" {
+				t.Errorf("%s %s: there is no test %s", r.Case, r.Part, name)
+			}
+			takes := func(body string) bool { return strings.Contains(body, `Cases(t, "`+r.Part+`")`) }
+			if !elsewhere && !slices.ContainsFunc(slices.Collect(maps.Values(tests[name])), takes) {
+				t.Errorf("%s %s: no test %s takes its cases from the table", r.Case, r.Part, name)
+			}
+		}
+	}
+	for row := range left {
+		t.Errorf("the table does not have %s", row)
 	}
 }
 

@@ -255,7 +255,8 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, before ...jo
 // settleAll deals with the calls that an earlier writer left open, in the
 // order of their seq, before any new call: a call that started and is not
 // repeatable gets a synthetic interrupted result, one that is repeatable gets
-// its next attempt, and one that was recorded and not started starts.
+// its next attempt, and one that was recorded and not started starts. One whose
+// arguments the log does not have as they were is interrupted.
 func (s *session) settleAll() {
 	defer close(s.settled)
 	var open []replay.Call
@@ -289,12 +290,21 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 		return err
 	}
 	req.sum, req.replaced = c.ArgsSHA256, 0
+	var marks struct {
+		Redacted []jsontext.Value `json:"redacted"`
+	}
+	if err := schema.Unmarshal(data, &marks); err != nil {
+		return err
+	}
 	f, err := s.fly(req, func(f *flight) (Answer, error) {
 		release, err := s.slot()
 		if err != nil {
 			return Answer{}, err
 		}
 		defer release()
+		if len(marks.Redacted) > 0 { // no tool may get a mark in place of a value
+			return s.finish(&f.call, lastAttempt(c), s.interrupted())
+		}
 		return s.resume(f, c)
 	})
 	if err != nil {
@@ -308,13 +318,7 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	req := &f.call
 	tool, refusal := s.admit(req)
-	last := uint64(0)
-	if n := len(c.Attempts); n > 0 {
-		last = c.Attempts[n-1].Attempt
-	}
-	if c.State == replay.Unknown { // it has started, or may have where events are missing
-		last = max(last, 1)
-	}
+	last := lastAttempt(c)
 	switch {
 	case last > 0 && (refusal != nil || !tool.Repeatable && !c.DryRun):
 		return s.finish(req, last, s.interrupted())
@@ -331,4 +335,16 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	}
 	f.hasBegun()
 	return s.call(req, tool, attempt)
+}
+
+// lastAttempt is the newest attempt of a call without a result, 0 if it has
+// not started.
+func lastAttempt(c *replay.Call) (last uint64) {
+	if n := len(c.Attempts); n > 0 {
+		last = c.Attempts[n-1].Attempt
+	}
+	if c.State == replay.Unknown { // it has started, or may have where events are missing
+		last = max(last, 1)
+	}
+	return last
 }

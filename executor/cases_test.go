@@ -1,0 +1,268 @@
+package executor_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/executor"
+	"steno/journal"
+	"steno/journal/journaltest"
+	"steno/replay"
+	"steno/schema"
+)
+
+// Payloads at the door: what is stored, what the tool gets, what comes back,
+// and what is refused before anything is recorded or run.
+func TestValueCases(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	var given, outputs sync.Map // by call
+	n := p.node([]executor.Tool{toolOf("keep", func(_ context.Context, c *executor.Invocation) (executor.Result, error) {
+		given.Store(c.CallID, string(c.Args))
+		return executor.Result{OK: true}, nil
+	}), toolOf("tell", func(_ context.Context, c *executor.Invocation) (executor.Result, error) {
+		text, _ := outputs.Load(c.CallID)
+		return executor.Result{OK: true, Output: text.(string)}, nil
+	})})
+	n.open("s1")
+	for _, c := range journaltest.Cases(t, "values") {
+		for i, v := range c.Values {
+			id := fmt.Sprintf("%s.%d", c.Name, i)
+			if v.Text != "" {
+				p.text(n, id, c.Read(t, v.Text), v.Replaced, &outputs)
+				continue
+			}
+			args := c.Read(t, v.Args)
+			before := p.read("s1").Head
+			_, err := ask(t, n.conn, "steno.v1.call.s1", fmt.Sprintf(`{"call_id":%q,"name":"keep","args":%s}`, id, args))
+			if _, _, door := schema.Compact(nil, args, 2); schema.KindOf(door) != v.Error || schema.KindOf(err) != v.Error {
+				t.Errorf("%s: the doors say %v and %v, want %q", id, door, err, v.Error)
+			}
+			if v.Error != "" {
+				if after := p.read("s1").Head; after != before {
+					t.Errorf("%s: a refused call is recorded", id)
+				}
+				continue
+			}
+			l := p.read("s1")
+			call := l.Events[slices.IndexFunc(l.Events, func(e schema.Event) bool { return e.Seq == before.Seq+1 })]
+			stored := []byte(field[jsontext.Value](t, call.Data, "args"))
+			want := c.Read(t, v.Stored)
+			if same := bytes.Equal(stored, want) || v.Compare == "decoded" && reflect.DeepEqual(decoded(t, stored), decoded(t, want)); !same {
+				t.Errorf("%s: stored is %.200q, want %.200q", id, stored, want)
+			}
+			if got, _ := given.Load(id); got != string(stored) {
+				t.Errorf("%s: the tool got %.200q, stored is %.200q", id, got, stored)
+			}
+			if n := field[int](t, call.Data, "replaced"); n != v.Replaced {
+				t.Errorf("%s: %d characters were replaced, want %d", id, n, v.Replaced)
+			}
+		}
+	}
+}
+
+func decoded(t *testing.T, b []byte) (v any) {
+	t.Helper()
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// text sends a text as a message, and has a tool say it.
+func (p *place) text(n *node, id string, file []byte, replaced int, outputs *sync.Map) {
+	p.t.Helper()
+	var want struct {
+		Base64    string
+		ComesBack string `json:"comes_back"`
+	}
+	if err := json.Unmarshal(file, &want); err != nil {
+		p.t.Fatal(err)
+	}
+	text, err := base64.StdEncoding.DecodeString(want.Base64)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	// Only what must be is escaped, so that broken text arrives broken.
+	var quoted strings.Builder
+	for _, b := range text {
+		if b < 0x20 || b == '"' || b == '\\' {
+			fmt.Fprintf(&quoted, `\u%04x`, b)
+		} else {
+			quoted.WriteByte(b)
+		}
+	}
+	if _, err := ask(p.t, n.conn, "steno.v1.session.append", `{"session":"s1","events":[{"type":"user_message","data":{"text":"`+quoted.String()+`"}}]}`); err != nil {
+		p.t.Fatalf("%s: %v", id, err)
+	}
+	l := p.read("s1")
+	said := l.Events[len(l.Events)-1]
+	if got := field[string](p.t, said.Data, "text"); got != want.ComesBack || field[int](p.t, said.Data, "replaced") != replaced {
+		p.t.Errorf("%s: the message is %s, want %q with %d replaced", id, said.Data, want.ComesBack, replaced)
+	}
+	for i := range said.Data {
+		if said.Data[i] < 0x20 {
+			p.t.Errorf("%s: byte %#x stands in the log", id, said.Data[i])
+		}
+	}
+	outputs.Store(id, string(text))
+	a := n.call("s1", id, "tell", `{}`)
+	p.wantRecorded("s1", a)
+	if got := field[string](p.t, a.Data, "output"); got != want.ComesBack {
+		p.t.Errorf("%s: the output is %s, want %q", id, a.Data, want.ComesBack)
+	}
+}
+
+// What a resume does with each call that was left open, once and never again.
+func TestResumeCases(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	for _, c := range journaltest.Cases(t, "resume") {
+		c.Lay(t, c.Log, p.dir, c.Session)
+		left := p.read(c.Session)
+		count := newCounter(false)
+		var tools []executor.Tool
+		for _, call := range left.State.Calls {
+			if !slices.ContainsFunc(tools, func(t executor.Tool) bool { return t.Name == call.Name }) {
+				tools = append(tools, count.tool(call.Name, c.Tools[call.Name].Repeatable))
+			}
+		}
+		n := p.node(tools)
+		n.open(c.Session)
+		eventually(t, "all calls are settled", func() bool { return len(p.read(c.Session).State.Open()) == 0 })
+		n.stop()
+		l := p.read(c.Session)
+		for _, was := range left.State.Calls {
+			call, want := l.State.Call(was.ID), c.Resume[was.ID]
+			attempt, runs := uint64(0), 0
+			fmt.Sscanf(want, "runs, attempt %d", &attempt)
+			if attempt > 0 {
+				runs = 1
+			}
+			switch {
+			case want == "" && (was.Result == nil || call.Result.Seq != was.Result.Seq),
+				want == "interrupted" && (call.State != replay.Interrupted || !call.Result.Synthetic || call.Result.Kind != schema.Interrupted),
+				attempt > 0 && (call.State != replay.OK || call.Result.Attempt != attempt),
+				count.of(was.ID) != runs:
+				t.Errorf("%s: %s ran %d times and is %s, with %+v; want %q", c.Name, was.ID, count.of(was.ID), call.State, call.Result, want)
+			}
+		}
+		again := p.node(tools)
+		again.open(c.Session)
+		again.call(c.Session, left.State.Calls[0].ID, left.State.Calls[0].Name, string(argsOf(t, l, left.State.Calls[0].Seq)))
+		again.stop()
+		if now := p.read(c.Session); marshal(t, now.State.Calls) != marshal(t, l.State.Calls) {
+			t.Errorf("%s: a second resume has changed the calls", c.Name)
+		}
+	}
+}
+
+// argsOf are the recorded arguments of the call with this number.
+func argsOf(t *testing.T, l *journaltest.Log, seq uint64) jsontext.Value {
+	t.Helper()
+	return field[jsontext.Value](t, l.Events[seq-1].Data, "args")
+}
+
+// What is no name of a session becomes no path, no subject and no line on a
+// terminal, whichever way it comes.
+func TestNameCases(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo})
+	outside := filepath.Dir(p.dir)
+	before := names(t, outside)
+	for _, c := range journaltest.Cases(t, "ids") {
+		var ids []struct {
+			ID       string
+			Accepted bool
+		}
+		if err := json.Unmarshal(c.Read(t, "ids.json"), &ids); err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		for _, id := range ids {
+			kind := schema.InvalidArgs
+			if id.Accepted {
+				kind = ""
+				want = append(want, id.ID)
+			}
+			body, err := json.Marshal(executor.OpenRequest{Session: id.ID})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if id.ID == "" { // no name: it gets one
+				kind = ""
+			}
+			m, err := ask(t, n.conn, "steno.v1.session.open", string(body))
+			wantErr(t, err, kind)
+			if id.ID == "" {
+				want = append(want, field[string](t, m.Data, "session"))
+			}
+			opt := journaltest.Options()
+			opt.Create = !id.Accepted
+			if _, err := journal.Open(within(t), p.store(), id.ID, opt); !id.Accepted {
+				wantErr(t, err, schema.InvalidArgs)
+				wantSafe(t, id.ID, err)
+			}
+			// The client refuses what would be another subject, and nobody
+			// serves a subject that is none.
+			if _, err := n.client.Call(within(t), id.ID, request("c1", "echo", `{}`)); !id.Accepted {
+				wantErr(t, err, schema.InvalidArgs)
+				wantSafe(t, id.ID, err)
+			} else if err != nil {
+				t.Errorf("a call of session %q: %v", id.ID, err)
+			}
+			// A folder of that name that lies in the store is no session.
+			if !id.Accepted && id.ID != "" && !strings.ContainsAny(id.ID, "/\x00") && strings.Trim(id.ID, ".") != "" {
+				if err := os.Mkdir(filepath.Join(p.dir, "sessions", id.ID), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var got []string
+		for id, err := range p.store().Sessions(within(t)) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, id)
+		}
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("the sessions are\n%q, want\n%q", got, want)
+		}
+	}
+	if after := names(t, outside); !slices.Equal(before, after) {
+		t.Errorf("around the store lie %q, before %q", after, before)
+	}
+}
+
+// wantSafe checks that an error can be shown on a terminal.
+func wantSafe(t *testing.T, id string, err error) {
+	t.Helper()
+	for _, r := range fmt.Sprint(err) {
+		if r < 0x20 || r == 0x7F {
+			t.Errorf("the error about %q holds %q", id, r)
+		}
+	}
+}
+
+func names(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
