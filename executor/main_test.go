@@ -15,7 +15,7 @@ import (
 
 // The test binary is also the executors that tests kill: see child_test.go.
 func TestMain(m *testing.M) {
-	journaltest.Main(leakChecked{m}, map[string]func([]byte) error{"executor": childExecutor})
+	journaltest.Main(leakChecked{m}, map[string]func([]byte) error{"executor": childExecutor, "scribe": scribe})
 }
 
 // leakChecked runs the tests and then looks for goroutines that they left

@@ -293,6 +293,14 @@ func (p *Process) Step(n int) {
 	}
 }
 
+// Tell writes a line to the child's standard input.
+func (p *Process) Tell(line string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.stdin, line+"\n"); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // PID is the process id of the child.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
