@@ -267,6 +267,7 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) error {
 		return err
 	}
 	defer r.Close()
+	r.quick = true
 	var e schema.Event
 	for r.next() {
 		if r.number == 1 {
@@ -326,6 +327,7 @@ func (s *Scan) testify(ctx context.Context, g *segment, offset int64) {
 		return
 	}
 	defer r.Close()
+	r.quick = true
 	var e schema.Event
 	for r.next() {
 		if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {

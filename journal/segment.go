@@ -27,6 +27,7 @@ type lineReader struct {
 	long   bool   // longer than the limit; line has only its beginning
 	nul    bool
 	hash   hash.Hash // of a long line
+	quick  bool      // nobody will ask for that hash, which is most of the work
 	next0  int64     // offset of the next line
 	err    error
 }
@@ -82,12 +83,12 @@ func (r *lineReader) keep(part []byte) {
 			return
 		}
 		r.long, r.nul, r.hash = true, bytes.IndexByte(r.buf, 0) >= 0, sha256.New()
-		r.hash.Write(r.buf)
-		r.buf = r.buf[:1024]
-		return
+		part, r.buf = r.buf, r.buf[:1024]
 	}
 	r.nul = r.nul || bytes.IndexByte(part, 0) >= 0
-	r.hash.Write(part)
+	if !r.quick {
+		r.hash.Write(part)
+	}
 }
 
 func (r *lineReader) sha256() string {
