@@ -39,9 +39,10 @@ func (c *cutter) everywhere(n int) {
 }
 
 func (c *cutter) cut(where string) {
+	disk := c.faults.Disk(c.t, c.store)
 	for _, cut := range journaltest.Cuts {
 		c.images++
-		image, faults := journaltest.Faulty(c.faults.PowerCut(c.t, c.store, cut))
+		image, faults := journaltest.Faulty(disk.Cut(cut).Files(c.t))
 		faults.LeaveOutSync() // the image itself need not last
 		j, err := journal.Open(ctx, image, "s1", journaltest.Options())
 		if err != nil {

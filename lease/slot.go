@@ -24,7 +24,7 @@ type Slot struct {
 	info  os.FileInfo
 	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
 	size  int64        // of what we have written
-	fresh bool         // nothing is synced under this name yet
+	fresh bool         // the seal is not written yet
 	dead  error        // why it takes no more writes
 }
 
@@ -127,24 +127,29 @@ func (s *Slot) Append(lines []byte) error {
 }
 
 func (s *Slot) append(lines []byte) error {
+	if s.fresh {
+		// The first line after the claim is the seal. Before a byte of it can
+		// be on the disk, the names there must be durable: the file's own, the
+		// folder's, which whoever made it may not have lived to see, and those
+		// of the segments that the seal is about to name. A power cut that left
+		// the seal and not what it pins would look like damage.
+		if err := s.syncNames(); err != nil {
+			return err
+		}
+	}
 	if err := s.write(lines); err != nil {
 		return err
 	}
 	s.dir.faults.at("written")
+	// The seal's sync stores all of the inode, a later one what was added.
+	sync := func() error { return dataSync(s.file) }
 	if s.fresh {
-		// The first line after the claim is the seal: with it the file's name
-		// must become durable, and the folder's, which whoever made it may not
-		// have lived to see.
-		if err := s.sync(s.file, s.file.Sync); err != nil {
-			return err
-		}
-		if err := s.syncNames(); err != nil {
-			return err
-		}
-		s.fresh = false
-	} else if err := s.sync(s.file, func() error { return dataSync(s.file) }); err != nil {
+		sync = s.file.Sync
+	}
+	if err := s.sync(s.file, sync); err != nil {
 		return err
 	}
+	s.fresh = false
 	s.dir.faults.at("synced")
 	if err := s.Check(); err != nil {
 		return err

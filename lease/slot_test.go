@@ -269,7 +269,7 @@ func TestAFailedAppendEndsTheSlot(t *testing.T) {
 	}
 }
 
-func TestTheFirstAppendMakesTheNamesDurable(t *testing.T) {
+func TestTheFirstAppendMakesTheNamesDurableBeforeItWrites(t *testing.T) {
 	var path string
 	var synced []string
 	faults := &lease.Faults{Sync: func(f *os.File) error {
@@ -296,7 +296,7 @@ func TestTheFirstAppendMakesTheNamesDurable(t *testing.T) {
 		s := claim(t, d, epoch)
 		must(t, s.Append([]byte("seal\n")))
 		must(t, s.Append([]byte("more\n")))
-		if want := []string{"segment", "segment", "folder", "parent", "segment"}; !slices.Equal(synced, want) {
+		if want := []string{"segment", "folder", "parent", "segment", "segment"}; !slices.Equal(synced, want) {
 			t.Errorf("epoch %d: synced were %v, want %v", epoch, synced, want)
 		}
 		must(t, s.Close())

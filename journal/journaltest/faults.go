@@ -2,9 +2,7 @@ package journaltest
 
 import (
 	"errors"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -35,6 +33,7 @@ type Faults struct {
 	seen    map[string]int
 	bytes   int
 	actions map[string][]action
+	each    func(point string)
 	hold    *Hold
 	noSync  bool
 	noCheck bool
@@ -69,7 +68,11 @@ func (x *Faults) pass(point string, f *os.File) (err error) {
 			due = append(due, a)
 		}
 	}
+	each := x.each
 	x.mu.Unlock()
+	if each != nil {
+		each(point)
+	}
 	for _, a := range due {
 		err = errors.Join(err, a.do(f))
 	}
@@ -99,6 +102,13 @@ func (x *Faults) Bytes() int {
 // At calls f when a point is passed for the n-th time from now; 1 is the next.
 func (x *Faults) At(point string, n int, f func()) {
 	x.add(point, n, func(*os.File) error { f(); return nil })
+}
+
+// Each calls f whenever a point is passed, before anything else happens there.
+func (x *Faults) Each(f func(point string)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.each = f
 }
 
 // FailWrite makes the n-th write store nothing and fail.
@@ -253,84 +263,4 @@ func (x *Faults) check(real func() error) error {
 		return nil
 	}
 	return real()
-}
-
-// A Cut says what a disk has, after a power cut, of what was written and never
-// synced. It may have anything between all and nothing.
-type Cut struct {
-	Bytes string // absent; zeros in their place; half of them
-	Names bool   // the names in a folder that no sync of the folder has stored
-}
-
-// Cuts are the ways that are tried.
-var Cuts = []Cut{{"absent", false}, {"absent", true}, {"zeros", false}, {"zeros", true}, {"half", false}, {"half", true}}
-
-// PowerCut copies the store as a power cut would leave it. Killing a process
-// shows none of this, since the page cache outlives it.
-func (x *Faults) PowerCut(t testing.TB, store *journal.Files, cut Cut) *journal.Files {
-	t.Helper()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	from, to := store.Dir(), TempDir(t)
-	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		if !cut.Names && x.forgotten(path) {
-			if d.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		fi, err := d.Info()
-		if err != nil {
-			return err
-		}
-		if fi.IsDir() {
-			return os.MkdirAll(filepath.Join(to, rel), 0o700)
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if filepath.Ext(path) == ".jsonl" {
-			kept := min(x.kept(fi).size, int64(len(b)))
-			switch cut.Bytes {
-			case "absent":
-				b = b[:kept]
-			case "zeros":
-				clear(b[kept:])
-			case "half":
-				b = b[:kept+(int64(len(b))-kept)/2]
-			}
-		}
-		return os.WriteFile(filepath.Join(to, rel), b, 0o600)
-	})
-	if err == nil {
-		err = os.Chmod(to, 0o700)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := journal.OpenFiles(to, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return f
-}
-
-// forgotten reports whether a name below sessions was never stored by a sync of
-// its folder. The store's own files are made before faults can be told of them.
-func (x *Faults) forgotten(path string) bool {
-	dir := filepath.Dir(path)
-	if filepath.Base(dir) != "sessions" && filepath.Base(filepath.Dir(dir)) != "sessions" {
-		return false
-	}
-	fi, err := os.Stat(dir)
-	return err == nil && !x.kept(fi).names[filepath.Base(path)]
 }

@@ -1,0 +1,284 @@
+package journal_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"steno/journal"
+	"steno/journal/journaltest"
+	"steno/schema"
+)
+
+// A scenario is a session in which everything goes wrong that a seed can think
+// of, with the power cut after every step of it.
+type scenario struct {
+	t      *testing.T
+	r      *rand.Rand
+	store  *journal.Files
+	faults *journaltest.Faults
+	told   []schema.Head
+	step   int // of the scenario, told when something is wrong
+
+	now     *journal.Journal // who has the session, if anybody
+	zombies []*journal.Journal
+	forced  bool // the newest claim was forced, or is not sealed: no force above it
+
+	cuts, lossy int // lossy: something was there that no sync had stored
+}
+
+// after checks what an image of the disk must hold, and that the session can
+// be opened twice in a row from there. In memory when speed matters more.
+func after(t *testing.T, store journal.Store, told []schema.Head, where func() string) {
+	t.Helper()
+	sound := func(when string) bool {
+		l, err := journaltest.Read(store, "s1", journal.ScanOptions{})
+		if err != nil {
+			if len(told) > 0 || when != "before" {
+				t.Errorf("%s: %s: %v", where(), when, err)
+				return false
+			}
+			return true // there is no session yet
+		}
+		if gone := l.Missing(told); len(gone) > 0 {
+			t.Errorf("%s: %s: acknowledged and not there: %v", where(), when, gone)
+		}
+		if l.FirstError != nil {
+			t.Errorf("%s: %s: %v", where(), when, *l.FirstError)
+		}
+		return !t.Failed()
+	}
+	if !sound("before") {
+		return
+	}
+	for _, when := range []string{"after the first opening", "after the second"} {
+		j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+		if err != nil {
+			t.Errorf("%s: %s: %v", where(), when, err)
+			return
+		}
+		records, err := j.Append(ctx, journaltest.Note("goes on"))
+		if err != nil {
+			t.Errorf("%s: %s: %v", where(), when, err)
+		}
+		for _, r := range records {
+			told = append(told[:len(told):len(told)], r.Head())
+		}
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+		if !sound(when) {
+			return
+		}
+	}
+}
+
+func (s *scenario) cut(point string) {
+	if s.t.Failed() {
+		return
+	}
+	disk := s.faults.Disk(s.t, s.store)
+	bytes, names := disk.Lost()
+	if s.cuts++; bytes+names > 0 {
+		s.lossy++
+	}
+	img := disk.Random(s.r)
+	where := func() string {
+		kept := img.Files(s.t)
+		journaltest.Keep(s.t, kept.Dir())
+		return fmt.Sprintf("step %d, at %s, %d bytes and %d names not synced", s.step, point, bytes, names)
+	}
+	if s.r.IntN(8) > 0 {
+		after(s.t, img.Memory(), s.told, where)
+		return
+	}
+	store, faults := journaltest.Faulty(img.Files(s.t))
+	faults.LeaveOutSync() // the image itself need not last
+	after(s.t, store, s.told, where)
+}
+
+func (s *scenario) tell(records []journal.Record) {
+	for _, r := range records {
+		s.told = append(s.told, r.Head())
+	}
+}
+
+// open opens the session, past a holder if force is set. What a fault makes of
+// that is no matter, as long as the log is sound.
+func (s *scenario) open(force bool) {
+	opt := journaltest.Options()
+	opt.Force, opt.Reason = force, "the test says so"
+	j, err := journal.Open(ctx, s.store, "s1", opt)
+	if err != nil {
+		s.forced = true // perhaps; the next opening need not force
+		return
+	}
+	s.told = append(s.told, j.Head())
+	s.now, s.forced = j, force
+}
+
+func (s *scenario) append(j *journal.Journal) (ok bool) {
+	notes := make([]journal.Entry, 1+s.r.IntN(3))
+	for i := range notes {
+		notes[i] = journaltest.Note(fmt.Sprintf("%0*d", 1+s.r.IntN(900), s.step))
+	}
+	records, err := j.Append(ctx, notes...)
+	s.tell(records)
+	return err == nil
+}
+
+func (s *scenario) close(j *journal.Journal) {
+	if j != nil {
+		if err := j.Close(); err != nil {
+			s.t.Error(err)
+		}
+	}
+}
+
+func (s *scenario) run(steps int) {
+	s.faults.Each(s.cut)
+	defer func() {
+		for _, j := range append(s.zombies, s.now) {
+			s.close(j)
+		}
+	}()
+	for s.step = 1; s.step <= steps && !s.t.Failed(); s.step++ {
+		if s.now == nil {
+			s.open(false)
+			continue
+		}
+		switch op := s.r.IntN(16); op {
+		default:
+			if !s.append(s.now) {
+				s.close(s.now)
+				s.now = nil
+			}
+		case 0:
+			if s.now.Release(ctx, "done") == nil {
+				s.told = append(s.told, s.now.Head())
+			}
+			s.now = nil
+		case 1: // it dies, twice
+			s.close(s.now)
+			s.open(false)
+			s.close(s.now)
+			s.now = nil
+		case 2:
+			if !s.forced {
+				s.zombies, s.now = append(s.zombies, s.now), nil
+				s.open(true)
+			}
+		case 3, 4:
+			for _, j := range s.zombies {
+				s.append(j)
+			}
+		case 5:
+			s.faults.FailWrite(1+s.r.IntN(3), journaltest.ErrDisk)
+		case 6:
+			s.faults.ShortWrite(1+s.r.IntN(3), s.r.IntN(1200), journaltest.ErrDisk)
+		case 7:
+			s.faults.FailSync(1+s.r.IntN(6), journaltest.ErrDisk)
+		case 8:
+			s.faults.LoseSync(1+s.r.IntN(6), journaltest.ErrDisk)
+		case 9: // somebody claims and dies
+			epoch := newest(s.t, s.store) + 1
+			if w, err := s.store.Claim(ctx, "s1", epoch, header(s.t, "s1", epoch)); err == nil {
+				if err := w.Release(); err != nil {
+					s.t.Error(err)
+				}
+			}
+			s.forced = true
+		}
+	}
+	s.cut("the end")
+}
+
+func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
+	seed := journaltest.Seed(t)
+	var told, cuts, lossy int
+	t.Run("scenarios", func(t *testing.T) {
+		for n := range journaltest.Amount(6, 40, 1500) {
+			t.Run(fmt.Sprint(n), func(t *testing.T) {
+				s := &scenario{t: t, r: journaltest.Rand(seed, n)}
+				files := journaltest.Files(t)
+				journaltest.Keep(t, files.Dir())
+				s.store, s.faults = journaltest.Faulty(files)
+				s.run(30)
+				told, cuts, lossy = told+len(s.told), cuts+s.cuts, lossy+s.lossy
+			})
+			if t.Failed() {
+				break
+			}
+		}
+	})
+	if lossy < cuts/4 {
+		t.Errorf("of %d cuts only %d could lose anything", cuts, lossy)
+	}
+	journaltest.Tried("power, in random scenarios: %d cuts, %d of them with something unsynced, %d acknowledged records, seed %d", cuts, lossy, told, seed)
+}
+
+// Every step of a session of three epochs and a claim that died, and after
+// each every state that the disk may be in.
+func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
+	store, faults := journaltest.Faulty(journaltest.Files(t))
+	step := journaltest.Amount(97, 29, 1)
+	var told []schema.Head
+	var cuts, steps int
+	faults.Each(func(point string) {
+		steps++
+		faults.Disk(t, store).All(step, func(img journaltest.Image) {
+			if t.Failed() {
+				return
+			}
+			cuts++
+			after(t, img.Memory(), told, func() string {
+				kept := img.Files(t)
+				journaltest.Keep(t, kept.Dir())
+				return fmt.Sprintf("step %d, at %s", steps, point)
+			})
+		})
+	})
+	write := func(j *journal.Journal, notes ...journal.Entry) {
+		records, _ := j.Append(ctx, notes...)
+		for _, r := range records {
+			told = append(told, r.Head())
+		}
+	}
+	open := func() *journal.Journal {
+		j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		told = append(told, j.Head())
+		return j
+	}
+	j := open()
+	write(j, journaltest.Note("a"), journaltest.Note("b"))
+	write(j, journaltest.Note("c"))
+	faults.LoseSync(1, journaltest.ErrDisk)
+	write(j, journaltest.Note("its sync fails"))
+	must(t, j.Close())
+	faults.FailSync(5, journaltest.ErrDisk) // of its seal
+	if j, err := journal.Open(ctx, store, "s1", journaltest.Options()); err == nil {
+		must(t, j.Close())
+	}
+	claimAndDie(t, store, "s1", newest(t, store)+1)
+	j = open()
+	write(j, journaltest.Note("d"))
+	must(t, j.Release(ctx, "done"))
+	told = append(told, j.Head())
+	faults.Each(nil)
+	if least := 40; steps < least {
+		t.Errorf("there were only %d steps", steps)
+	}
+	journaltest.Tried("power, at every step of three epochs: %d steps, %d cuts, every file end that is a multiple of %d", steps, cuts, step)
+}
+
+func newest(t *testing.T, store journal.Store) uint64 {
+	t.Helper()
+	segments, err := store.Segments(ctx, "s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return segments[len(segments)-1].Epoch
+}
