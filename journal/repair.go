@@ -31,6 +31,8 @@ type RepairOptions struct {
 // A Repaired says what a repair has listed, or would list.
 type Repaired struct {
 	Session string           `json:"session"`
+	By      string           `json:"by"`
+	Reason  string           `json:"reason"`
 	Skipped []schema.Skipped `json:"skipped"` // runs of bad lines are one place
 	Void    []uint64         `json:"void"`    // claims that cannot be read
 	Lines   int              `json:"lines"`   // in all places
@@ -63,7 +65,7 @@ func Repair(ctx context.Context, store Store, session string, opt RepairOptions)
 	if err != nil {
 		return Repaired{Session: session}, err
 	}
-	out := p.result(s)
+	out := p.result(s, opt)
 	if err := p.refuse(s, opt); err != nil || p.nothing() || opt.DryRun {
 		return out, err
 	}
@@ -133,7 +135,7 @@ func (j *Journal) repair(ctx context.Context, before *Scan, claim schema.Claim, 
 		return Repaired{Session: j.session}, err
 	}
 	s.Lease = before.Lease // below a claim nobody looks at the lease
-	out := p.result(s)
+	out := p.result(s, opt)
 	if err := p.refuse(s, opt); err != nil {
 		return out, err
 	}
@@ -231,8 +233,8 @@ func (p *plan) lines() (n int) {
 	return n
 }
 
-func (p *plan) result(s *Scan) Repaired {
-	return Repaired{Session: s.session, Skipped: p.skipped, Void: p.void, Lines: p.lines(), Head: s.Head}
+func (p *plan) result(s *Scan, opt RepairOptions) Repaired {
+	return Repaired{Session: s.session, By: opt.By, Reason: opt.Reason, Skipped: p.skipped, Void: p.void, Lines: p.lines(), Head: s.Head}
 }
 
 func (p *plan) observed() string {

@@ -273,8 +273,8 @@ type Skipped struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`
 	Reason Reason `json:"reason"`
-	Prev   string `json:"prev"`
-	Next   uint64 `json:"next"`
+	Prev   string `json:"prev,omitzero"`
+	Next   uint64 `json:"next,omitzero"`
 }
 
 // Previous is what counts of the newest sealed segment before: Len of its
