@@ -55,7 +55,7 @@ type bashResult struct {
 	ExitCode int    `json:"exit_code"`
 	Signal   string `json:"signal,omitzero"`   // that ended it
 	Bytes    int    `json:"bytes"`             // of output
-	Dropped  int    `json:"dropped,omitzero"`  // bytes of output that are not in the result
+	Dropped  int    `json:"dropped,omitzero"`  // bytes of output that are not recorded
 	Outlived bool   `json:"outlived,omitzero"` // something that it started goes on, out of reach, and holds its output
 }
 

@@ -1,39 +1,57 @@
 package executor
 
-import "io"
+import (
+	"io"
+	"strings"
+	"unicode/utf8"
 
-// A capture keeps the beginning and the end of a stream in bounded memory:
-// MaxOutput bytes of each. It is for one goroutine.
+	"steno/schema"
+)
+
+// A capture keeps a stream in memory, whole up to MaxOutput, else its beginning
+// and its end. It grows with what there is, piece by piece, so that little is
+// copied and a command that says little takes little. It is for one goroutine.
 type capture struct {
-	head  []byte
-	tail  []byte // a ring once it is full
-	next  int    // where the ring goes on
-	total int    // bytes written
+	pieces [][]byte // each of pieceSize but the last; those between beginning and end are gone
+	kept   int      // bytes in pieces
+	total  int      // bytes written
 }
+
+const (
+	pieceSize = 256 << 10
+	// headPieces are as much of the beginning as schema.Truncate shows.
+	headPieces = MaxOutput*2/5/pieceSize + 1
+)
 
 func (c *capture) Write(p []byte) (int, error) {
 	n := len(p)
-	c.total += n
-	if room := MaxOutput - len(c.head); room > 0 {
-		room = min(room, len(p))
-		c.head = append(c.head, p[:room]...)
-		p = p[room:]
-	}
-	if len(p) > MaxOutput {
-		p = p[len(p)-MaxOutput:]
-	}
 	for len(p) > 0 {
-		if len(c.tail) < MaxOutput {
-			room := min(MaxOutput-len(c.tail), len(p))
-			c.tail = append(c.tail, p[:room]...)
-			p = p[room:]
-			continue
+		last := len(c.pieces) - 1
+		if last < 0 || len(c.pieces[last]) == pieceSize {
+			c.pieces = append(c.pieces, c.piece())
+			last = len(c.pieces) - 1
 		}
-		copied := copy(c.tail[c.next:], p)
-		c.next = (c.next + copied) % MaxOutput
-		p = p[copied:]
+		room := min(pieceSize-len(c.pieces[last]), len(p))
+		c.pieces[last] = append(c.pieces[last], p[:room]...)
+		p = p[room:]
+		c.total, c.kept = c.total+room, c.kept+room
 	}
 	return n, nil
+}
+
+// piece gives the next piece: the oldest behind the beginning, once what is
+// behind it is enough.
+func (c *capture) piece() []byte {
+	switch {
+	case len(c.pieces) == 0:
+		return nil // it grows: most commands say little
+	case c.kept < MaxOutput+pieceSize:
+		return make([]byte, 0, pieceSize)
+	}
+	oldest := c.pieces[headPieces][:0]
+	c.pieces = append(c.pieces[:headPieces], c.pieces[headPieces+1:]...)
+	c.kept -= pieceSize
+	return oldest
 }
 
 // fill reads r to its end, or until reading fails, which says the same here.
@@ -49,20 +67,37 @@ func (c *capture) fill(r io.Reader) error {
 }
 
 // text is what was written as valid text of at most limit bytes, cut as
-// [Truncate] cuts, and how many bytes are left out.
+// [schema.Truncate] cuts, and how many bytes are left out. The capture is empty
+// afterwards.
 func (c *capture) text(limit int) (string, int) {
-	tail := append(c.tail[c.next:len(c.tail):len(c.tail)], c.tail[:c.next]...)
-	gap := c.total - len(c.head) - len(tail)
-	if gap == 0 {
-		return Truncate(string(c.head)+string(tail), limit)
+	if c.kept == c.total {
+		return schema.Truncate(c.join(0, len(c.pieces)), limit)
 	}
 	// The gap may have cut through a character. Half of one is not invalid
 	// text, so it goes to the gap.
-	head := trimPartialRune(c.head)
+	head := c.join(0, headPieces)
+	end := len(head) - utf8.UTFMax
+	head = head[:end+len(trimPartialRune([]byte(head[end:])))]
+	tail := c.join(headPieces, len(c.pieces))
 	for i := 0; i < 3 && len(tail) > 0 && tail[0]&0xC0 == 0x80; i++ {
 		tail = tail[1:]
 	}
-	gap = c.total - len(head) - len(tail)
-	h, t := validText(string(head)), validText(string(tail))
-	return joinEnds(h, t, len(h)+gap+len(t), limit)
+	gap := c.total - len(head) - len(tail)
+	head, tail = validText(head), validText(tail)
+	return schema.JoinEnds(head, tail, len(head)+gap+len(tail), limit)
+}
+
+// join makes one text of some of the pieces and lets go of them.
+func (c *capture) join(from, to int) string {
+	n := 0
+	for _, p := range c.pieces[from:to] {
+		n += len(p)
+	}
+	var b strings.Builder
+	b.Grow(n)
+	for i := from; i < to; i++ {
+		b.Write(c.pieces[i])
+		c.pieces[i] = nil
+	}
+	return b.String()
 }

@@ -286,7 +286,13 @@ func (s *session) settleAll() {
 // settle returns once the start or the end of the call is recorded.
 func (s *session) settle(c *replay.Call, data []byte) error {
 	var req Request
-	if err := schema.Unmarshal(data, &req); err != nil {
+	whole, err := s.journal.Whole(s.ctx, data)
+	if errors.Is(err, schema.CorruptLogLine) { // it must not run with what is left of its arguments
+		whole, req.lost = data, schema.AsError(err).With("call_id", c.ID)
+	} else if err != nil {
+		return err
+	}
+	if err := schema.Unmarshal(whole, &req); err != nil {
 		return err
 	}
 	req.sum, req.replaced = c.ArgsSHA256, 0

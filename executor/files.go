@@ -83,7 +83,7 @@ func runRead(ctx context.Context, call *Invocation) (Result, error) {
 	if res.Cut {
 		shown += ", the last not to its end"
 	}
-	text, _ = Truncate(text, MaxOutput) // replacing can make it longer
+	text, _ = schema.Truncate(text, MaxWindow) // replacing can make it longer
 	return Result{
 		OK:         true,
 		Output:     text,
@@ -98,7 +98,7 @@ func runRead(ctx context.Context, call *Invocation) (Result, error) {
 type window struct {
 	first, limit int // lines wanted
 
-	text  []byte // of the lines shown, at most MaxOutput
+	text  []byte // of the lines shown, at most MaxWindow
 	shown int    // lines in text
 	cut   bool   // the last of them is not complete
 	lines int    // of the whole
@@ -130,7 +130,7 @@ func (win *window) scan(ctx context.Context, r io.Reader) error {
 				if lineStart {
 					win.shown++
 				}
-				room := MaxOutput - len(win.text)
+				room := MaxWindow - len(win.text)
 				win.text = append(win.text, chunk[:min(room, len(chunk))]...)
 				if full = len(chunk) > room; full && win.shown > 1 {
 					// Whole lines only, so that a later call can go on from there.

@@ -67,7 +67,7 @@ func TestReadGoesOnWhereItStopped(t *testing.T) {
 	next, calls := 1, 0
 	for next <= 6000 {
 		res := b.must("read", args{"path": "f.txt", "offset": next, "limit": 1000000})
-		if len(res.Output) > executor.MaxOutput {
+		if len(res.Output) > executor.MaxWindow {
 			t.Fatalf("%d bytes of output", len(res.Output))
 		}
 		got.WriteString(res.Output)
@@ -89,13 +89,13 @@ func TestReadGoesOnWhereItStopped(t *testing.T) {
 
 func TestReadCutsALineThatIsTooLong(t *testing.T) {
 	b := newBench(t)
-	b.file("f.txt", "first\nx"+strings.Repeat("ä", executor.MaxOutput)+"\nlast\n")
+	b.file("f.txt", "first\nx"+strings.Repeat("ä", executor.MaxWindow)+"\nlast\n")
 	res := b.must("read", args{"path": "f.txt"})
 	if res.Output != "first\n" || member[int](t, res, "last") != 1 {
 		t.Errorf("%d bytes shown, to line %d", len(res.Output), member[int](t, res, "last"))
 	}
 	res = b.must("read", args{"path": "f.txt", "offset": 2})
-	if len(res.Output) > executor.MaxOutput || len(res.Output) < executor.MaxOutput-4 || !utf8.ValidString(res.Output) || strings.Contains(res.Output, "\uFFFD") {
+	if len(res.Output) > executor.MaxWindow || len(res.Output) < executor.MaxWindow-4 || !utf8.ValidString(res.Output) || strings.Contains(res.Output, "\uFFFD") {
 		t.Errorf("%d bytes shown", len(res.Output))
 	}
 	if !member[bool](t, res, "cut") || member[int](t, res, "lines") != 3 {

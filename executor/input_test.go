@@ -53,8 +53,8 @@ func TestBadCallsAreRefusedAtTheDoor(t *testing.T) {
 		"a control character":         {"{\"call_id\":\"c1\",\"name\":\"echo\",\"args\":{\"a\":\"\x01\"}}", schema.InvalidArgs},
 		"a broken number":             {`{"call_id":"c1","name":"echo","args":{"a":01}}`, schema.InvalidArgs},
 		"not a number":                {`{"call_id":"c1","name":"echo","args":{"a":NaN}}`, schema.InvalidArgs},
-		"args that are too long":      {`{"call_id":"c1","name":"echo","args":{"a":"` + strings.Repeat("a", schema.MaxLine-8<<10) + `"}}`, schema.PayloadTooLarge},
-		"a request that is too long":  {`{"call_id":"c1","name":"echo","args":{"a":"` + strings.Repeat("a", schema.MaxLine) + `"}}`, schema.PayloadTooLarge},
+		"context that is too long":    {`{"call_id":"c1","name":"echo","context":{"a":"` + strings.Repeat("a", schema.MaxLine-8<<10) + `"}}`, schema.PayloadTooLarge},
+		"a turn that is too long":     {`{"call_id":"c1","name":"echo","turn":{"a":"` + strings.Repeat("a", schema.MaxLine) + `"}}`, schema.PayloadTooLarge},
 	} {
 		m, err := ask(t, n.conn, "steno.v1.call.s1", c.body)
 		if schema.KindOf(err) != c.want {
@@ -89,7 +89,8 @@ func TestOddArgumentsAreKeptAsTheyAre(t *testing.T) {
 		{`{"a":"\ud83d\ude00\ud83d"}`, `{"a":"\ud83d\ude00\ufffd"}`},
 		{"{\"\xff\":\"\xed\xa0\x80\"}", "{\"\uFFFD\":\"\uFFFD\uFFFD\uFFFD\"}"},
 		{nested(60), ``},
-		{`{"a":"` + strings.Repeat("a", schema.MaxLine-9<<10) + `"}`, ``},
+		{`{"a":"` + strings.Repeat("a", 1<<20-1<<10) + `"}`, ``},
+		{`{"b":1e400,"a":"` + strings.Repeat(`\u0041\ud83d`, schema.MaxInline/10) + `"}`, `{"b":1e400,"a":"` + strings.Repeat(`\u0041\ufffd`, schema.MaxInline/10) + `"}`},
 	} {
 		id := fmt.Sprint("c", i)
 		m, err := ask(t, n.conn, "steno.v1.call.s1", `{"call_id":"`+id+`","name":"run","args":`+c.args+`}`)
@@ -103,7 +104,7 @@ func TestOddArgumentsAreKeptAsTheyAre(t *testing.T) {
 		if c.want == "" {
 			c.want = c.args
 		}
-		if got := field[jsontext.Value](t, call.Data, "args"); string(got) != c.want {
+		if got := field[jsontext.Value](t, p.whole("s1", call.Data), "args"); string(got) != c.want {
 			t.Errorf("%.80s is recorded as %.80s", c.args, got)
 		}
 	}

@@ -97,7 +97,7 @@ func runList(ctx context.Context, call *Invocation) (Result, error) {
 			}
 		}
 		res.Entries++
-		if line := showName(e.name) + slash + "\n"; res.Entries == res.Shown+1 && res.Shown < maxListed && out.Len()+len(line) < MaxOutput {
+		if line := showName(e.name) + slash + "\n"; res.Entries == res.Shown+1 && res.Shown < maxListed && out.Len()+len(line) < MaxWindow {
 			out.WriteString(line)
 			res.Shown++
 		}

@@ -87,35 +87,46 @@ func TestWhatBecomesOfACall(t *testing.T) {
 	}
 }
 
-func TestOutputThatIsTooLongIsCutAndMarked(t *testing.T) {
+// What a tool says is recorded whole, in its line or beside it, and above what a
+// tool may say it is cut and marked. The answer always fits a message.
+func TestOutputIsKeptWholeOrCutAndMarked(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	var res executor.Result
 	n := p.node([]executor.Tool{toolOf("say", func(context.Context, *executor.Invocation) (executor.Result, error) { return res, nil })})
 	n.open("s1")
-	big := jsontext.Value(`"` + strings.Repeat("s", executor.MaxOutput) + `"`)
+	long := jsontext.Value(`{"a":1e400,"b":"` + strings.Repeat("s", schema.MaxInline) + `"}`)
+	much := jsontext.Value(`"` + strings.Repeat("s", executor.MaxOutput) + `"`)
 	paths := make([]string, 1000)
 	for i := range paths {
 		paths[i] = fmt.Sprintf("%04d/%s", i, strings.Repeat("\x01", 1000))
 	}
+	most := strings.Repeat("0123456789abcde\n", executor.MaxOutput/16)
 	for i, c := range []struct {
 		what   string
 		res    executor.Result
+		blobs  int
 		policy string // of the mark; "" for none
 		bytes  int
-		limit  int // no mark has a higher limit
 	}{
-		{"what just fits", executor.Result{Output: strings.Repeat("a", executor.MaxOutput)}, "", 0, 0},
-		{"one byte too many", executor.Result{Output: strings.Repeat("a", executor.MaxOutput+1)}, "head_tail", executor.MaxOutput + 1, executor.MaxOutput},
-		{"much too many", executor.Result{Output: strings.Repeat("ü", 1<<20)}, "head_tail", 2 << 20, executor.MaxOutput},
-		{"nothing but NULs", executor.Result{Output: strings.Repeat("\x00", 1<<20)}, "head_tail", 1 << 20, executor.MaxOutput},
-		{"nothing but broken text", executor.Result{Output: strings.Repeat("\xff", 1<<20)}, "head_tail", 3 << 20, executor.MaxOutput},
-		{"controls that just fit in", executor.Result{Output: strings.Repeat("\x1b", executor.MaxOutput)}, "head_tail", executor.MaxOutput, executor.MaxOutput / 2},
-		{"a structured answer that is too long", executor.Result{Output: "out", Structured: big}, "left_out", len(big), executor.MaxOutput},
-		{"content that is too long", executor.Result{Output: "out", Content: big}, "left_out", len(big), executor.MaxOutput},
-		{"a structured answer that is no JSON", executor.Result{Output: "out", Structured: jsontext.Value(`{"a":`)}, "left_out", 5, executor.MaxOutput},
-		{"too much of everything", executor.Result{Output: strings.Repeat("\x00", 1<<20), Content: big[1 : len(big)-1], Structured: big, Summary: strings.Repeat("\x01", 1<<20), FilesRead: paths, FilesChanged: paths},
-			"head_tail", 1 << 20, executor.MaxOutput},
-		{"too many files", executor.Result{Output: "out", FilesRead: paths}, "left_out", 1000 * 1005, executor.MaxOutput},
+		{"what just fits", executor.Result{Output: strings.Repeat("a", schema.MaxInline-2)}, 0, "", 0},
+		{"one byte too many", executor.Result{Output: strings.Repeat("a", schema.MaxInline-1)}, 1, "", 0},
+		{"much too many", executor.Result{Output: strings.Repeat("ü", 1<<20)}, 1, "", 0},
+		{"nothing but NULs", executor.Result{Output: strings.Repeat("\x00", 1<<20)}, 1, "", 0},
+		{"nothing but broken text", executor.Result{Output: strings.Repeat("\xff", 1<<20)}, 1, "", 0},
+		{"controls that just fit in", executor.Result{Output: strings.Repeat("\x1b", schema.MaxInline/6-1)}, 0, "", 0},
+		{"a structured answer that is long", executor.Result{Output: "out", Structured: long}, 1, "", 0},
+		{"content that is long", executor.Result{Output: "out", Content: long}, 1, "", 0},
+		{"the same twice", executor.Result{Output: "out", Content: long, Structured: long}, 2, "", 0},
+		{"a structured answer that is no JSON", executor.Result{Output: "out", Structured: jsontext.Value(`{"a":`)}, 0, "left_out", 5},
+		{"too much of everything", executor.Result{Output: strings.Repeat("\x00", 1<<20), Content: long, Structured: long, Summary: strings.Repeat("\x01", 1<<20), FilesRead: paths, FilesChanged: paths},
+			3, "left_out", 2000 * 1005},
+		{"all that a line can have", executor.Result{Output: strings.Repeat("a", schema.MaxInline-2), Content: long[:0:0], Structured: jsontext.Value(`"` + strings.Repeat("s", schema.MaxInline-2) + `"`),
+			Summary: strings.Repeat("\x01", 1<<20), FilesRead: paths[:10], FilesChanged: paths[:10]}, 0, "", 0},
+		{"too many files", executor.Result{Output: "out", FilesRead: paths}, 0, "left_out", 1000 * 1005},
+		{"the most that a tool may say", executor.Result{Output: most}, 1, "", 0},
+		{"one byte more", executor.Result{Output: most + "x"}, 1, "head_tail", executor.MaxOutput + 1},
+		{"part of what the tool had", executor.Result{Output: "part", Bytes: 100}, 0, "head_tail", 100},
+		{"a structured answer above that", executor.Result{Output: "out", Structured: much}, 0, "left_out", len(much)},
 	} {
 		res = c.res
 		res.OK = true
@@ -129,15 +140,27 @@ func TestOutputThatIsTooLongIsCutAndMarked(t *testing.T) {
 			Bytes  int    `json:"bytes"`
 			Policy string `json:"policy"`
 		}](t, a.Data, "truncated")
-		if mark.Policy != c.policy || mark.Bytes != c.bytes || mark.Limit > c.limit {
+		if mark.Policy != c.policy || mark.Bytes != c.bytes || c.policy != "" && mark.Limit != executor.MaxOutput {
 			t.Errorf("%s is marked %+v", c.what, mark)
 		}
-		out := field[string](t, a.Data, "output")
-		if len(out) > executor.MaxOutput || c.policy != "head_tail" && c.res.Output != out || c.policy == "head_tail" && !strings.Contains(out, "bytes left out") {
+		if blobs := field[[]string](t, a.Data, "blobs"); len(blobs) != c.blobs {
+			t.Errorf("%s has the blobs %q", c.what, blobs)
+		}
+		if len(a.Data) > schema.MaxLine-8<<10 {
+			t.Errorf("%s: the result has %d bytes", c.what, len(a.Data))
+		}
+		whole := p.whole("s1", a.Data)
+		out, want := field[string](t, whole, "output"), strings.ReplaceAll(c.res.Output, "\xff", "\uFFFD")
+		if cut := mark.Bytes > executor.MaxOutput && mark.Policy == "head_tail"; !cut && out != want || cut && (len(out) > executor.MaxOutput || !strings.Contains(out, "bytes left out")) {
 			t.Errorf("%s: the output has %d bytes", c.what, len(out))
 		}
-		if len(a.Data) > schema.MaxLine {
-			t.Errorf("%s: the result has %d bytes", c.what, len(a.Data))
+		for key, v := range map[string]jsontext.Value{"content": c.res.Content, "structured": c.res.Structured} {
+			if got := field[jsontext.Value](t, whole, key); mark.Policy == "" && string(got) != string(v) {
+				t.Errorf("%s: %s has %d bytes, was %d", c.what, key, len(got), len(v))
+			}
+		}
+		if shown := field[string](t, schema.Previews(a.Data), "output"); c.blobs > 0 && len(want) > schema.MaxInline && !strings.Contains(shown, "bytes left out") {
+			t.Errorf("%s is shown as %.100q", c.what, shown)
 		}
 	}
 }
@@ -150,9 +173,9 @@ func TestTheLargestCallFitsItsLine(t *testing.T) {
 	odd := strings.Repeat("\x01", 256)
 	req := executor.Request{CallID: strings.Repeat("c", 256), Name: odd, Key: odd, DryRun: true}
 	room := schema.MaxLine - 8<<10
-	req.Context = jsontext.Value(`"` + strings.Repeat("x", 1000) + `"`)
 	req.Turn = jsontext.Value(`7`)
-	req.Args = jsontext.Value(`{"a":"` + strings.Repeat("a", room-len(`{"a":""}`)-len(req.Context)-len(req.Turn)) + `"}`)
+	req.Args = jsontext.Value(`{"a":"` + strings.Repeat("a", schema.MaxInline-len(`{"a":""}`)) + `"}`) // the largest that stay in their line
+	req.Context = jsontext.Value(`"` + strings.Repeat("x", room-len(`""`)-len(req.Args)-len(req.Turn)) + `"`)
 	for _, name := range []string{odd, "echo"} {
 		req.Name = name
 		a, err := n.Do(within(t), session, req)
@@ -162,10 +185,25 @@ func TestTheLargestCallFitsItsLine(t *testing.T) {
 		p.wantRecorded(session, a)
 		req.CallID = "d" + req.CallID[1:]
 	}
-	req.CallID = "e" + req.CallID[1:]
-	req.Args = jsontext.Value(`{"a":"a` + string(req.Args[len(`{"a":"`):]))
-	_, err := n.Do(within(t), session, req)
-	wantErr(t, err, schema.PayloadTooLarge)
+	// Large args leave room, which they do not have without a limit themselves.
+	req.Args = jsontext.Value(`{"a":"` + strings.Repeat("a", executor.MaxRequest-len(`{"a":""}`)) + `"}`)
+	for _, c := range []struct {
+		id, more, args string
+		kind           schema.Kind
+	}{
+		{"e", "", "", ""},
+		{"f", "x", "", schema.PayloadTooLarge},
+		{"g", "", "x", schema.PayloadTooLarge},
+	} {
+		req := req
+		req.CallID = c.id + req.CallID[1:]
+		req.Context = jsontext.Value(`"` + c.more + strings.Repeat("x", room-schema.MaxRef-len(`""`)-len(req.Turn)) + `"`)
+		req.Args = jsontext.Value(`{"a":"` + c.args + string(req.Args[len(`{"a":"`):]))
+		_, err := n.Do(within(t), session, req)
+		if schema.KindOf(err) != c.kind {
+			t.Errorf("%s: %v, want %q", c.id, err, c.kind)
+		}
+	}
 }
 
 func TestAToolHasTheTimeThatItDeclares(t *testing.T) {

@@ -234,6 +234,16 @@ func (p *place) wantRecorded(session string, a executor.Answer) {
 	}
 }
 
+// whole is recorded data with its blobs in their places.
+func (p *place) whole(session string, data []byte) []byte {
+	p.t.Helper()
+	whole, err := journal.Whole(context.Background(), p.store(), session, data)
+	if err != nil {
+		p.t.Fatalf("a blob of %s: %v", session, err)
+	}
+	return whole
+}
+
 // field reads one member of a JSON object; the zero value if it is not there.
 func field[T any](t testing.TB, object []byte, name string) (v T) {
 	t.Helper()

@@ -175,18 +175,18 @@ func TestWhatCanNeverWorkEndsAsADeadLetter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := `{"call_id":"long","name":"echo","args":{"a":"` + strings.Repeat("a", 1<<20) + `"}}`
+	long := `{"call_id":"long","name":"echo","context":"` + strings.Repeat("a", 1<<20-len(`{"call_id":"long","name":"echo","context":""}`)) + `"}`
 	cases := []struct {
 		session, body string
 		kind          schema.Kind
 		callID        string // as the log has it
 		logged        bool
 	}{
-		{"s1", `{"call_id":"c2"`, schema.PoisonMessage, "", true},
-		{"s1", "\xff\x00", schema.PoisonMessage, "", true},
+		{"s1", `{"call_id":"c2"`, schema.InvalidArgs, "", true},
+		{"s1", "\xff\x00", schema.InvalidArgs, "", true},
 		{"s1", `{"call_id":"c3","name":""}`, schema.InvalidArgs, "c3", true},
 		{"s1", `{"call_id":"c1","name":"echo","args":{"a":1}}`, schema.CallConflict, "c1", true},
-		{"s1", long[:1<<20], schema.PayloadTooLarge, "", true},
+		{"s1", long, schema.PayloadTooLarge, "long", true},
 		{"ended", `{"call_id":"c4","name":"echo"}`, schema.SessionEnded, "c4", true},
 		{"nobody", `{"call_id":"c5","name":"echo"}`, schema.NotFound, "c5", false},
 		{"_odd", `{"call_id":"c6","name":"echo"}`, schema.InvalidArgs, "c6", false},
@@ -452,7 +452,7 @@ func TestEveryKindHasADisposition(t *testing.T) {
 	if got := executor.Disposition(""); got != "ack" {
 		t.Errorf("a recorded result is %s", got)
 	}
-	never := []schema.Kind{schema.PoisonMessage, schema.InvalidArgs, schema.NotFound, schema.CallConflict, schema.PayloadTooLarge, schema.UnsafeStatePath,
+	never := []schema.Kind{schema.InvalidArgs, schema.NotFound, schema.CallConflict, schema.PayloadTooLarge, schema.UnsafeStatePath,
 		schema.UnsupportedSchemaVersion, schema.LineTooLong, schema.SessionEnded, schema.LeaseStoreUnsupported, schema.CorruptLogLine, schema.TailSuspect}
 	for _, k := range schema.Kinds() {
 		want := "again" // with pauses, and parked in the end

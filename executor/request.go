@@ -30,13 +30,16 @@ type Request struct {
 
 	sum      string // args_sha256
 	replaced int    // U+FFFD that the door put in
+	lost     error  // why recorded arguments cannot be had
 }
 
 // An Answer is a recorded result.
 type Answer struct {
 	CallID string
 	// Data is the data of the tool_result as it stands in the log, the same
-	// bytes for everybody who ever asks.
+	// bytes for everybody who ever asks. Where output, content or structured
+	// are large, a reference stands there: schema.Previews shows their beginning
+	// and their end, journal.Whole gives all of it, from the store.
 	Data jsontext.Value
 	// Head is the head of the log when the answer was given.
 	Head schema.Head
@@ -47,12 +50,17 @@ const maxName = 256
 
 // maxData bounds what comes from outside into one event, such as args, context
 // and turn of a call together, so that its line stays below schema.MaxLine.
+// Large args count with what stands in their place.
 const maxData = schema.MaxLine - 8<<10
+
+// MaxRequest is the most bytes of a call. A server may take less: nats-server
+// takes 1 MiB unless it is told otherwise.
+const MaxRequest = 8 << 20
 
 // parseRequest is the door for calls. What it refuses is not recorded.
 func parseRequest(payload []byte) (Request, error) {
-	if len(payload) > schema.MaxLine {
-		return Request{}, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), schema.MaxLine)
+	if len(payload) > MaxRequest {
+		return Request{}, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), MaxRequest)
 	}
 	// In the request args lie as deep as they will lie in the event's data.
 	text, replaced, err := schema.Compact(nil, payload, 1)
@@ -81,7 +89,14 @@ func (r *Request) check() error {
 	if len(r.Args) == 0 {
 		r.Args = jsontext.Value("{}")
 	}
-	if n := len(r.Args) + len(r.Context) + len(r.Turn); n > maxData {
+	args := len(r.Args)
+	if args > MaxRequest {
+		return schema.Errorf(schema.PayloadTooLarge, "args have %d bytes; the limit is %d", args, MaxRequest).With("call_id", r.CallID)
+	}
+	if args > schema.MaxInline { // they become a blob
+		args = schema.MaxRef
+	}
+	if n := args + len(r.Context) + len(r.Turn); n > maxData {
 		return schema.Errorf(schema.PayloadTooLarge, "args, context and turn have %d bytes; the limit is %d", n, maxData).With("call_id", r.CallID)
 	}
 	var err error

@@ -45,12 +45,12 @@ func (s *session) interrupted() verdict {
 		With("session", s.id).With("next", "look whether the tool took effect; to run it again, send it under a new call id; run: steno session show "+s.id)}
 }
 
-// Bounds of the parts of a result, as they are encoded. What is left of a line
-// is for the output.
+// Bounds of the parts of a result that stay in its line, as they are encoded.
+// With them and what stands in the place of blobs the line has room.
 const (
 	maxSummary = 4 << 10
-	maxPart    = MaxOutput // of content and of structured
 	maxFiles   = 64 << 10  // of each list of files
+	maxFailure = 256 << 10 // of an error
 )
 
 // inspect sees every call before its events are encoded, when out is nil, and
@@ -74,26 +74,15 @@ func (x *Executor) inspect(req *Request, out *verdict) {
 	}
 }
 
-// record is the data of a tool_result: what is too long for a line is cut and
-// marked.
+// record is the data of a tool_result. What is large in it becomes a blob where
+// it is recorded; what is above MaxOutput is cut, or left out, and marked.
 func (out *verdict) record(req *Request, attempt uint64) []byte {
-	// Text may grow when it is escaped: a NUL takes six bytes.
-	for limit := MaxOutput; ; limit /= 2 {
-		if data := out.encode(req, attempt, limit); len(data) <= maxData {
-			return data
-		}
-	}
-}
-
-// encode is the data of a tool_result whose output, or message, is cut at
-// limit bytes.
-func (out *verdict) encode(req *Request, attempt uint64, limit int) []byte {
 	e := encoder{replaced: out.replaced}
 	e.Text("call_id", req.CallID).Uint("attempt", attempt).Bool("ok", out.err == nil && out.result.OK)
 	if out.err != nil {
-		e.failure(out.err, limit)
+		e.failure(out.err)
 	} else {
-		e.success(&out.result, limit)
+		e.success(&out.result)
 	}
 	e.Uint("duration_us", uint64(out.duration.Microseconds()))
 	if out.synthetic {
@@ -102,7 +91,7 @@ func (out *verdict) encode(req *Request, attempt uint64, limit int) []byte {
 	if e.cut != nil {
 		e.Raw("truncated", e.cut)
 	} else if e.left > 0 {
-		e.Raw("truncated", truncated(maxPart, e.left, "left_out"))
+		e.Raw("truncated", truncated(MaxOutput, e.left, "left_out"))
 	}
 	if e.replaced > 0 {
 		e.Uint("replaced", uint64(e.replaced))
@@ -123,28 +112,33 @@ func truncated(limit, bytes int, policy string) []byte {
 	return o.Uint("limit", uint64(limit)).Uint("bytes", uint64(bytes)).Text("policy", policy).Bytes()
 }
 
-func (e *encoder) failure(err error, limit int) {
+func (e *encoder) failure(err error) {
 	body := schema.Body(err)
-	body.Message, _ = Truncate(body.Message, limit)
-	b, err := json.Marshal(body, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
-	if err != nil || len(b) > limit { // details that are no JSON, or no details
+	message := body.Message
+	// Text may grow when it is escaped: a NUL takes six bytes.
+	for limit := maxFailure; ; limit /= 2 {
+		body.Message, _ = schema.Truncate(message, limit)
+		b, err := json.Marshal(body, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+		if err == nil && len(b) <= maxFailure {
+			e.Raw("error", b)
+			return
+		}
+		// Details that are no JSON, or too long.
 		body.Details = map[string]any{"next": body.Kind.Next("")}
-		b, _ = json.Marshal(body, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	}
-	e.Raw("error", b)
 }
 
-func (e *encoder) success(r *Result, limit int) {
-	output, dropped := Truncate(r.Output, limit)
+func (e *encoder) success(r *Result) {
+	output, dropped := schema.Truncate(r.Output, MaxOutput)
 	if dropped > 0 || r.Bytes > 0 { // by us, or by the tool itself
-		e.cut = truncated(limit, max(r.Bytes, len(r.Output)), "head_tail")
+		e.cut = truncated(MaxOutput, max(r.Bytes, len(r.Output)), "head_tail")
 	}
 	e.Text("output", output)
 	if r.ExitCode != nil {
 		e.Raw("exit_code", strconv.AppendInt(nil, int64(*r.ExitCode), 10))
 	}
 	if r.Summary != "" {
-		summary, _ := Truncate(r.Summary, maxSummary)
+		summary, _ := schema.Truncate(r.Summary, maxSummary)
 		e.Text("summary", summary)
 	}
 	e.part("content", r.Content)
@@ -162,7 +156,7 @@ func (e *encoder) part(key string, value jsontext.Value) {
 		return
 	}
 	b, n, err := schema.Compact(nil, value, 2)
-	if err != nil || len(b) > maxPart {
+	if err != nil || len(b) > MaxOutput {
 		e.left += len(value)
 		return
 	}

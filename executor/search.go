@@ -197,7 +197,7 @@ func (s *searching) file(dir *os.Root, path string, e folderEntry) error {
 			continue
 		}
 		hit := fmt.Sprintf("%s:%d: %s\n", showName(path), n, shorten(string(line[:min(len(line), 4*maxMatchText)]), maxMatchText))
-		if s.Matches >= maxMatches || s.out.Len()+len(hit) > MaxOutput-100 {
+		if s.Matches >= maxMatches || s.out.Len()+len(hit) > MaxWindow-100 {
 			s.Stopped = true
 			return errEnough
 		}

@@ -127,7 +127,7 @@ func TestSearchBoundsWhatItShows(t *testing.T) {
 	deep := strings.Repeat(strings.Repeat("d", 200)+"/", 10)
 	b.file(deep+"f.txt", strings.Repeat("needle\n", 900))
 	res = b.must("search", args{"pattern": "needle", "path": strings.Repeat("d", 200)})
-	if len(res.Output) > executor.MaxOutput || !member[bool](t, res, "stopped") {
+	if len(res.Output) > executor.MaxWindow || !member[bool](t, res, "stopped") {
 		t.Errorf("%d bytes of output", len(res.Output))
 	}
 }

@@ -54,6 +54,17 @@ type Invocation struct {
 	noFolder  error          // why it has one that cannot be used now
 }
 
+// MaxOutput is the most bytes that a tool may give as output, as content and as
+// structured data. Longer output loses its middle, longer data is left out, and
+// the record says so. What is above schema.MaxInline is kept whole as a blob,
+// and the agent is shown its beginning and its end.
+const MaxOutput = 64 << 20
+
+// MaxWindow is the most bytes of text that the built-in tools for files show at
+// once. With what JSON adds it stays below schema.MaxInline, as a rule: the
+// agent is shown all of it.
+const MaxWindow = 224 << 10
+
 // A Result is what a tool answers.
 type Result struct {
 	OK         bool           // false if the tool ran and the answer is no, as with a non-zero exit

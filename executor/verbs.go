@@ -309,7 +309,7 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 // that cannot be read stays as it is, for the door to refuse.
 func withIDs(payload []byte) []byte {
 	var req AppendRequest
-	if len(payload) > schema.MaxLine || json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)) != nil {
+	if len(payload) > maxPayload || json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)) != nil {
 		return payload
 	}
 	given := false

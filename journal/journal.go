@@ -19,7 +19,6 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -48,8 +47,7 @@ type Journal struct {
 	sum    schema.Sum
 	size   int64                // of our segment
 	ids    map[ulid.ULID]uint64 // seq of every event
-	places []place              // of every event, in the order of the log
-	runs   []run                // which numbers they have
+	places []place              // of every event, by seq-1
 	dead   error                // why it takes no more appends
 }
 
@@ -58,15 +56,9 @@ type place struct {
 	offset int64
 }
 
-// A run is events whose numbers follow each other. Where a repair has left
-// something out, the next one begins.
-type run struct {
-	seq uint64 // of its first event
-	at  int    // index of that event's place
-}
-
 // An Entry is an event that is yet to be written. Data must come from
-// [schema.Compact]. A zero ID is given by the journal; an entry whose ID is
+// [schema.Compact]; values in it that are too large for a line become blobs,
+// see [schema.TakeOut]. A zero ID is given by the journal; an entry whose ID is
 // recorded already is not written again.
 type Entry struct {
 	ID   ulid.ULID
@@ -82,30 +74,9 @@ type Record struct {
 
 func newID() ulid.ULID { return ulid.MustNew(ulid.Now(), rand.Reader) }
 
-func (j *Journal) note(id ulid.ULID, seq uint64, p place) {
-	n := len(j.places)
-	if k := len(j.runs); k == 0 || seq-j.runs[k-1].seq != uint64(n-j.runs[k-1].at) {
-		j.runs = append(j.runs, run{seq, n})
-	}
+func (j *Journal) note(id ulid.ULID, p place) {
 	j.places = append(j.places, p)
-	j.ids[id] = seq
-}
-
-// place finds an event.
-func (j *Journal) place(seq uint64) (p place, ok bool) {
-	k, _ := slices.BinarySearchFunc(j.runs, seq, func(r run, seq uint64) int { return cmp.Compare(r.seq, seq+1) })
-	if k == 0 {
-		return place{}, false
-	}
-	end := len(j.places)
-	if k < len(j.runs) {
-		end = j.runs[k].at
-	}
-	r := j.runs[k-1]
-	if seq-r.seq >= uint64(end-r.at) {
-		return place{}, false
-	}
-	return j.places[r.at+int(seq-r.seq)], true
+	j.ids[id] = uint64(len(j.places))
 }
 
 // Session is the id of the session.
@@ -144,9 +115,11 @@ func (j *Journal) Err() error {
 // recorded or none as far as anyone is told.
 //
 // What the fold refuses, what does not fit its type (InvalidArgs) and a line
-// over MaxLine (LineTooLong) change nothing. LogWriteFailed, SyncFailed and
-// SessionWriterLost end the journal: details.outcome says whether the lines
-// may be in the log, and whoever opens the session next knows.
+// over MaxLine (LineTooLong) change nothing, and neither does a blob that
+// cannot be stored (LogWriteFailed, UnsafeStatePath): the journal goes on.
+// LogWriteFailed, SyncFailed and SessionWriterLost of the lines themselves end
+// it, as Err then says: details.outcome says whether the lines may be in the
+// log, and whoever opens the session next knows.
 func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -164,7 +137,7 @@ func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error
 	offset := j.size
 	for i := range fresh {
 		e := &fresh[i]
-		j.note(e.ID, e.Seq, place{j.epoch, offset})
+		j.note(e.ID, place{j.epoch, offset})
 		offset += int64(len(records[i].Line)) + 1
 		if j.state != nil {
 			j.state.Apply(e)
@@ -184,10 +157,14 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record
 	if known, err := j.recorded(ctx, entries); known != nil || err != nil {
 		return known, nil, nil, err
 	}
+	small, blobs, err := takeOut(entries)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	// As a line holds it, so that the state moves as it does from the stored line.
 	now, prev := time.Now().UTC().Truncate(time.Microsecond), j.sum
 	total := 0
-	for _, in := range entries {
+	for _, in := range small {
 		if j.state == nil { // a state checks the data too
 			if err := schema.CheckData(in.Type, in.Data); err != nil {
 				return nil, nil, nil, err
@@ -198,7 +175,7 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record
 	lines = make([]byte, 0, total)
 	fresh = make([]schema.Event, len(entries))
 	ends := make([]int, len(entries))
-	for i, in := range entries {
+	for i, in := range small {
 		e := &fresh[i]
 		*e = schema.Event{Session: j.session, Seq: j.seq + uint64(i) + 1, Epoch: j.epoch, ID: in.ID, Time: now,
 			Type: in.Type, Data: in.Data, Dur: j.seq, Prev: prev}
@@ -222,6 +199,14 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record
 	for i, at := 0, 0; i < len(fresh); i++ {
 		records[i] = Record{fresh[i], lines[at : ends[i]-1 : ends[i]-1]}
 		at = ends[i]
+		if fresh[i].Type == schema.TypeStateChanged { // the one value that the state itself keeps
+			fresh[i].Data = entries[i].Data
+		}
+	}
+	for i := range blobs { // last, so that what is refused stores none
+		if err := j.writer.Put(ctx, &blobs[i]); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	return records, fresh, lines, nil
 }
@@ -254,8 +239,7 @@ func (j *Journal) recorded(ctx context.Context, entries []Entry) ([]Record, erro
 	return known, nil
 }
 
-// Event reads event seq back from the log: NotFound beyond its end, and for a
-// number that a repair has left out.
+// Event reads event seq back from the log: NotFound beyond its end.
 func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -263,10 +247,10 @@ func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
 }
 
 func (j *Journal) read(ctx context.Context, seq uint64) (Record, error) {
-	p, ok := j.place(seq)
-	if !ok {
+	if seq == 0 || seq > uint64(len(j.places)) {
 		return Record{}, schema.Errorf(schema.NotFound, "session %s has no event %d", j.session, seq).With("session", j.session)
 	}
+	p := j.places[seq-1]
 	f, err := j.store.Read(ctx, j.session, p.epoch, p.offset)
 	if err != nil {
 		return Record{}, err

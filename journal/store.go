@@ -6,6 +6,7 @@ import (
 	"iter"
 
 	"steno/lease"
+	"steno/schema"
 )
 
 // A Store keeps the segments of many sessions. It never looks inside a line.
@@ -28,6 +29,11 @@ type Store interface {
 	// still written stops at the size that Segments gave.
 	Read(ctx context.Context, session string, epoch uint64, offset int64) (io.ReadCloser, error)
 
+	// Blob reads a blob of a session, as it was before it was packed. size is
+	// its length as far as that is known without reading it, -1 otherwise.
+	// Nothing is checked here: [OpenBlob] does.
+	Blob(ctx context.Context, session, sha256 string) (r io.ReadCloser, size int64, err error)
+
 	// Lease says who writes a session.
 	Lease(ctx context.Context, session string) (lease.Status, error)
 
@@ -38,11 +44,16 @@ type Store interface {
 }
 
 // A Writer extends the segment it has claimed. It is for one goroutine at a
-// time. After any error of Append it is finished.
+// time. After any error of Append, and no other, it is finished.
 type Writer interface {
 	// Settle makes durable what stands in segment epoch, and the store tell
 	// the truth about it. It returns the size up to which a claimant may read.
 	Settle(ctx context.Context, epoch uint64) (size int64, err error)
+
+	// Put makes a blob durable, before the line that names it; one that is
+	// there is made sure of. An error stores nothing that counts, and the
+	// writer goes on: LogWriteFailed, UnsafeStatePath.
+	Put(ctx context.Context, blob *schema.Blob) error
 
 	// Append stores whole lines, all or none as far as anyone is told, and
 	// returns after they are durable and the successor check has passed.

@@ -26,6 +26,8 @@ type Slot struct {
 	size  int64        // of what we have written
 	fresh bool         // the seal is not written yet
 	dead  error        // why it takes no more writes
+
+	blobsNamed bool // the folder of blobs is synced in that of the session
 }
 
 // Claim takes the free slot epoch: from the instant it has its name the
@@ -241,30 +243,38 @@ func (s *Slot) check() error {
 }
 
 // Sweep removes temporary claims of processes that died before they had a
-// slot. They were never part of a log. One whose lock is held belongs to a
-// living claimant and stays.
+// slot, and blobs that died with their writer. They were never part of a log.
+// One whose lock is held belongs to somebody who lives, and stays.
 func (s *Slot) Sweep() {
-	f, err := s.dir.root.Open(".")
+	s.sweep(s.dir.root, ".claim-")
+	if b, err := s.dir.blobs(); err == nil {
+		s.sweep(b, blobTemp)
+		b.Close()
+	}
+}
+
+func (s *Slot) sweep(dir *os.Root, prefix string) {
+	f, err := dir.Open(".")
 	if err != nil {
 		return // the leftovers harm nobody; the next holder tries again
 	}
 	defer f.Close()
 	names, _ := f.Readdirnames(-1)
 	for _, name := range names {
-		if !strings.HasPrefix(name, ".claim-") {
+		if !strings.HasPrefix(name, prefix) {
 			continue
 		}
 		// What is no plain file of ours is left alone: to lock a FIFO would hang.
-		if fi, err := s.dir.root.Lstat(name); err != nil || s.dir.foreign(fi) != "" {
+		if fi, err := dir.Lstat(name); err != nil || s.dir.foreign(fi) != "" {
 			continue
 		}
-		t, err := s.dir.root.OpenFile(name, os.O_RDONLY|openNonblock, 0)
+		t, err := dir.OpenFile(name, os.O_RDONLY|openNonblock, 0)
 		if err != nil {
 			continue
 		}
 		if l, err := lockOf(t, s.dir); err == nil {
 			if ok, err := l.TryRLock(); err == nil && ok {
-				_ = s.dir.root.Remove(name)
+				_ = dir.Remove(name)
 			}
 			l.Close()
 		}

@@ -4,7 +4,6 @@ package lease
 
 import (
 	"os"
-	"path/filepath"
 
 	"github.com/gofrs/flock"
 )
@@ -17,7 +16,7 @@ const maxLinks = 2
 // lockOf locks by path, since there is no /proc, and makes sure that the path
 // leads to the file that is open.
 func lockOf(f *os.File, d *Dir) (*flock.Flock, error) {
-	path := filepath.Join(d.root.Name(), filepath.Base(f.Name()))
+	path := f.Name() // below the folder that is held open, by its name then
 	there, err := os.Stat(path)
 	if err != nil {
 		return nil, readFailed(d.name, err)

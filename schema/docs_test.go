@@ -107,7 +107,7 @@ func TestFormatPageNamesEveryTypeAndReason(t *testing.T) {
 			t.Errorf("the page does not name the finding %s", k.Kind)
 		}
 	}
-	for _, n := range []int{schema.MaxLine, schema.MaxDepth} {
+	for _, n := range []int{schema.MaxLine, schema.MaxDepth, schema.MaxInline} {
 		text := strconv.Itoa(n)
 		if n > 999 {
 			text = text[:len(text)-3] + "," + text[len(text)-3:]
@@ -279,7 +279,7 @@ is the same everywhere:
 ` + "`steno`" + ` command where the kind ends it; a recorded result ends nothing, so ` + "`run`" + ` and ` + "`call`" + ` exit 0 for a
 failed one. *Status* is the HTTP-like number that travels as ` + "`Nats-Service-Error-Code`" + `.
 *Next* is ` + "`details.next`" + `. A kind from elsewhere that is not in the list is kept in
-` + "`details.kind`" + ` under ` + "`tool_failed`" + `. Kinds of what is not built yet (policy and approvals, import)
+` + "`details.kind`" + ` under ` + "`tool_failed`" + `. Kinds of what is not built yet (policy and approvals, repair, import)
 are in the list already, so that it stays closed.
 
 This page is made from kinds.go: ` + "`go test ./schema -run KindsPage -update`" + `.

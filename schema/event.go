@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -164,6 +165,15 @@ func CheckData(typ string, data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return Errorf(InvalidArgs, "%s: data is not an object", typ).With("pointer", "/data")
 	}
+	blobs, err := Refs(data)
+	if err != nil {
+		e := AsError(err)
+		e.Message = typ + ": " + e.Message
+		return e
+	}
+	isBlob := func(key string) bool {
+		return slices.ContainsFunc(blobs, func(b Blob) bool { return b.Key == key })
+	}
 	var have [32]bool
 	one := len(spec.oneOf) == 0
 	d := jsontext.NewDecoder(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
@@ -191,7 +201,7 @@ func CheckData(typ string, data []byte) error {
 			if w.kind == 's' && w.required && string(v) == `""` { // an empty call id or reason says nothing
 				return bad(key, "is empty")
 			}
-			if !fits(v, w) {
+			if !fits(v, w) && !isBlob(key) { // of a blob only its hash is known here
 				return bad(key, "must be "+kindName[w.kind])
 			}
 			if allowed := values[typ+"."+key]; allowed != nil && !oneOf(allowed, v) {
@@ -255,26 +265,7 @@ type Seal struct {
 	Previous *Previous `json:"previous"`
 	Carried  int       `json:"carried"`
 	Void     []uint64  `json:"void"`
-	Skipped  []Skipped `json:"skipped"`
 	Evidence *Evidence `json:"evidence"`
-}
-
-// Skipped is a place that a repair leaves out: what a finding says of it, and
-// what stood on either side. SHA256 is over Bytes bytes from Offset; Lines is
-// how many lines these are, with one reason for all. Prev is the sum of the
-// last event before the place, "" where that does not matter or another place
-// of the same hole has it; Next is the number of the first event behind the
-// hole that the place is part of.
-type Skipped struct {
-	Epoch  uint64 `json:"epoch"`
-	Line   int    `json:"line"`
-	Lines  int    `json:"lines"`
-	Offset int64  `json:"offset"`
-	Bytes  int64  `json:"bytes"`
-	SHA256 string `json:"sha256"`
-	Reason Reason `json:"reason"`
-	Prev   string `json:"prev,omitzero"`
-	Next   uint64 `json:"next,omitzero"`
 }
 
 // Previous is what counts of the newest sealed segment before: Len of its
@@ -322,25 +313,6 @@ func (s *Seal) Data() []byte {
 		}
 		o.Raw("void", append(list, ']'))
 	}
-	if len(s.Skipped) > 0 {
-		list := []byte{'['}
-		for i, k := range s.Skipped {
-			if i > 0 {
-				list = append(list, ',')
-			}
-			var q Object
-			q.Uint("epoch", k.Epoch).Uint("line", uint64(k.Line)).Uint("lines", uint64(k.Lines)).Uint("offset", uint64(k.Offset)).
-				Uint("bytes", uint64(k.Bytes)).Text("sha256", k.SHA256).Text("reason", string(k.Reason))
-			if k.Prev != "" {
-				q.Text("prev", k.Prev)
-			}
-			if k.Next > 0 {
-				q.Uint("next", k.Next)
-			}
-			list = append(list, q.Bytes()...)
-		}
-		o.Raw("skipped", append(list, ']'))
-	}
 	if e := s.Evidence; e != nil {
 		var q Object
 		o.Raw("evidence", q.Text("state", e.State).Text("observed", e.Observed).Text("by", e.By).Text("reason", e.Reason).Bytes())
@@ -376,8 +348,25 @@ func (o *Object) key(k string) {
 func (o *Object) Text(key, value string) *Object {
 	o.key(key)
 	valid, _ := ValidUTF8(value)
+	if len(valid) > 64<<10 { // once, since it is copied whole when it grows; the rest has room behind it
+		o.buf = slices.Grow(o.buf, quotedLen(valid)+64<<10)
+	}
 	o.buf, _ = jsontext.AppendQuote(o.buf, valid)
 	return o
+}
+
+// quotedLen is the length of a text as a JSON string with the fewest escapes.
+func quotedLen(s string) int {
+	n := len(s) + 2
+	for _, c := range []byte(s) {
+		switch {
+		case c == '"', c == '\\', c == '\b', c == '\f', c == '\n', c == '\r', c == '\t':
+			n++
+		case c < 0x20:
+			n += 5
+		}
+	}
+	return n
 }
 
 // Raw adds JSON that is compact already.

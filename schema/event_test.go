@@ -95,6 +95,9 @@ func TestDataOfEveryTypeIsCheckedAsThePageSays(t *testing.T) {
 			}
 			for k, kind := range r.all {
 				good := examples[kind]
+				if k == "blobs" { // a list of places; see blob_test.go
+					good = []string{"[]"}
+				}
 				if v := fixed[r.typ+"."+k]; v != nil {
 					good = nil
 					for _, v := range v {

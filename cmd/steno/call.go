@@ -57,7 +57,7 @@ func (a *app) argument(v string) (jsontext.Value, error) {
 	name, file := strings.CutPrefix(v, "@")
 	switch {
 	case v == "-":
-		b, err := io.ReadAll(io.LimitReader(a.in, schema.MaxLine+1))
+		b, err := io.ReadAll(io.LimitReader(a.in, executor.MaxRequest+1))
 		if err != nil {
 			return nil, schema.Errorf(schema.StdinError, "standard input cannot be read").Cause(err)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -23,6 +24,18 @@ func (p printer) Write(b []byte) (int, error) {
 		return n, schema.Errorf(schema.WriteFailed, "standard output cannot be written").With("next", "check where it goes, and try again").Cause(err)
 	}
 	return n, nil
+}
+
+// onTerminal reports whether standard output is a terminal.
+func (a *app) onTerminal() bool {
+	p, ok := a.out.(printer)
+	f, isFile := p.to.(*os.File)
+	if !ok || !isFile {
+		return false
+	}
+	fi, err := f.Stat()
+	null, none := os.Stat(os.DevNull) // a character device too, and as harmless as a file
+	return err == nil && fi.Mode()&os.ModeCharDevice != 0 && (none != nil || !os.SameFile(fi, null))
 }
 
 // json writes v as one line.

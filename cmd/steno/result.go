@@ -22,7 +22,7 @@ func resultOf(data []byte, err error) (result, error) {
 		return result{Error: &b}, nil
 	}
 	var v result
-	if err := schema.Unmarshal(data, &v); err != nil {
+	if err := schema.Unmarshal(schema.Previews(data), &v); err != nil {
 		return result{}, schema.Errorf(schema.Internal, "a result cannot be read").Cause(err)
 	}
 	return v, nil

@@ -222,14 +222,14 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 		if !long {
 			line = append(line, part...)
 		}
-		if long = long || len(line) > schema.MaxLine; long {
+		if long = long || len(line) > executor.MaxRequest; long {
 			line = nil
 		}
 		if err == bufio.ErrBufferFull {
 			continue
 		}
 		if long {
-			return nil, schema.Errorf(schema.PayloadTooLarge, "the line has more than %d bytes", schema.MaxLine)
+			return nil, schema.Errorf(schema.PayloadTooLarge, "the line has more than %d bytes", executor.MaxRequest)
 		}
 		return bytes.TrimSuffix(line, []byte("\n")), err
 	}

@@ -333,7 +333,7 @@ func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err err
 	if b.store, err = a.store(create); err != nil {
 		return err
 	}
-	if b.server, b.conn, err = startServer(&server.Options{DontListen: true}); err != nil {
+	if b.server, b.conn, err = startServer(&server.Options{DontListen: true, MaxPayload: executor.MaxRequest}); err != nil {
 		return err
 	}
 	cfg, err := a.executorConfig(b.conn, b.store, executor.Builtin()...)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
@@ -14,6 +15,26 @@ import (
 )
 
 func (a *app) sessionCommand() *cobra.Command {
+	var blob string
+	show := &cobra.Command{
+		Use: "show SESSION", Short: "show the events of a session; -o jsonl gives the recorded lines",
+		Long: "show prints the events of a session. Of values that are too large for a line it shows the beginning and the end;\n" +
+			"-o json has the sha256 of each, and --blob SHA256 writes all of it to standard output. Exit 4 then says that it is\n" +
+			"not, to its last byte, what was recorded.",
+		Example: "  steno session show demo\n  steno session show demo -o jsonl | jq .type\n  steno session show demo --blob SHA256 | less", Args: exactly("SESSION"),
+		RunE: func(c *cobra.Command, args []string) error {
+			store, err := a.store(false)
+			if err != nil {
+				return err
+			}
+			defer store.Close()
+			if c.Flags().Changed("blob") {
+				return a.showBlob(c.Context(), store, args[0], blob)
+			}
+			return a.showSession(c.Context(), store, args[0])
+		},
+	}
+	show.Flags().StringVar(&blob, "blob", "", "write this blob as it is, and nothing else")
 	c := &cobra.Command{Use: "session", Short: "list and show sessions", Example: "  steno session ls\n  steno session show demo"}
 	c.AddCommand(&cobra.Command{
 		Use: "ls", Short: "list sessions and their leases, without reading their logs", Example: "  steno session ls -o jsonl", Args: exactly(),
@@ -25,18 +46,7 @@ func (a *app) sessionCommand() *cobra.Command {
 			defer store.Close()
 			return a.listSessions(c.Context(), store)
 		},
-	}, &cobra.Command{
-		Use: "show SESSION", Short: "show the events of a session; -o jsonl gives the recorded lines",
-		Example: "  steno session show demo\n  steno session show demo -o jsonl | jq .type", Args: exactly("SESSION"),
-		RunE: func(c *cobra.Command, args []string) error {
-			store, err := a.store(false)
-			if err != nil {
-				return err
-			}
-			defer store.Close()
-			return a.showSession(c.Context(), store, args[0])
-		},
-	})
+	}, show)
 	return c
 }
 
@@ -141,6 +151,30 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 	return nil
 }
 
+// showBlob writes a blob. What tools say may act on a terminal, so it does not
+// get there.
+func (a *app) showBlob(ctx context.Context, store journal.Store, id, sum string) error {
+	if err := schema.CheckSession(id); err != nil {
+		return err
+	}
+	if _, err := schema.ParseSum(sum); err != nil {
+		return usage("--blob is the sha256 of a blob, 64 lower-case hex digits").With("next", "run: steno session show "+id+" -o json")
+	}
+	if a.onTerminal() {
+		return usage("a blob is written as it is, and may do anything to a terminal").With("next", "send it to a file, or through a pipe")
+	}
+	r, err := journal.OpenBlob(ctx, store, id, schema.Ref{SHA256: sum, Bytes: -1})
+	if err != nil {
+		if schema.AsError(err).Details["reason"] == string(schema.BlobMissing) { // whether a line names it, verify says
+			return schema.Errorf(schema.NotFound, "session %s has no blob %s", id, sum).With("session", id).With("next", "run: steno verify "+id)
+		}
+		return err
+	}
+	defer r.Close()
+	_, err = io.Copy(a.out, r)
+	return err
+}
+
 // about says an event in a few words.
 func about(e *schema.Event) string {
 	var d struct {
@@ -159,8 +193,9 @@ func about(e *schema.Event) string {
 		Text     string            `json:"text"`
 		Outcome  string            `json:"outcome"`
 	}
-	if schema.Unmarshal(e.Data, &d) != nil {
-		return short(string(e.Data), 80)
+	data := schema.Previews(e.Data)
+	if schema.Unmarshal(data, &d) != nil {
+		return short(string(data), 80)
 	}
 	const width = 80
 	switch e.Type {
@@ -189,7 +224,7 @@ func about(e *schema.Event) string {
 	if d.Text != "" {
 		return short(d.Text, width)
 	}
-	return short(string(e.Data), width)
+	return short(string(data), width)
 }
 
 // rawText is the text of a JSON string, and other JSON as it is written.

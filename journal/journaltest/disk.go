@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
+
 	"steno/journal"
 )
 
@@ -228,7 +230,7 @@ func (img Image) Files(t testing.TB) *journal.Files {
 	return store
 }
 
-// Memory puts the segments of the image into a store in memory.
+// Memory puts the segments and blobs of the image into a store in memory.
 func (img Image) Memory() *Memory {
 	m := NewMemory()
 	for path, b := range img {
@@ -237,6 +239,15 @@ func (img Image) Memory() *Memory {
 		if n, _ := fmt.Sscanf(name, "%d.jsonl", &epoch); n == 1 && b != nil {
 			m.Put(filepath.Base(dir), epoch, b)
 		}
+		if filepath.Base(dir) == "blobs" && b != nil {
+			sum, packed := strings.CutSuffix(name, ".zst")
+			if packed {
+				b, _ = unpack.DecodeAll(b, []byte{}) // what cannot be unpacked is no blob
+			}
+			m.PutBlob(filepath.Base(filepath.Dir(filepath.Clean(dir))), sum, b)
+		}
 	}
 	return m
 }
+
+var unpack, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1)) // errs only for options

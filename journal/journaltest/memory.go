@@ -24,6 +24,7 @@ type Memory struct {
 
 	mu       sync.Mutex
 	sessions map[string]map[uint64]*memorySegment
+	blobs    map[string][]byte // by session and hash, with a blank between them
 }
 
 type memorySegment struct {
@@ -33,7 +34,7 @@ type memorySegment struct {
 
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
-	return &Memory{id: ulid.Make().String(), sessions: map[string]map[uint64]*memorySegment{}}
+	return &Memory{id: ulid.Make().String(), sessions: map[string]map[uint64]*memorySegment{}, blobs: map[string][]byte{}}
 }
 
 // Put makes a segment hold these bytes, with nobody holding its lock.
@@ -44,6 +45,16 @@ func (m *Memory) Put(session string, epoch uint64, data []byte) {
 		m.sessions[session] = map[uint64]*memorySegment{}
 	}
 	m.sessions[session][epoch] = &memorySegment{data: data}
+}
+
+// PutBlob makes a blob hold these bytes, whatever their hash is; nil takes it
+// away.
+func (m *Memory) PutBlob(session, sha256 string, data []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.blobs[session+" "+sha256] = data; data == nil {
+		delete(m.blobs, session+" "+sha256)
+	}
 }
 
 // ID is the store's id.
@@ -118,6 +129,23 @@ func (m *Memory) Read(_ context.Context, session string, epoch uint64, offset in
 	return io.NopCloser(bytes.NewReader(g.data[min(offset, int64(len(g.data))):])), nil
 }
 
+// Blob reads a blob.
+func (m *Memory) Blob(_ context.Context, session, sha256 string) (io.ReadCloser, int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := schema.ParseSum(sha256); err != nil {
+		return nil, 0, err
+	}
+	if _, err := m.session(session); err != nil {
+		return nil, 0, err
+	}
+	b, ok := m.blobs[session+" "+sha256]
+	if !ok {
+		return nil, 0, schema.Errorf(schema.NotFound, "session %s has no blob %s", session, sha256).With("session", session)
+	}
+	return io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
+}
+
 // Lease derives the state of a session's newest segment.
 func (m *Memory) Lease(_ context.Context, session string) (lease.Status, error) {
 	m.mu.Lock()
@@ -188,6 +216,20 @@ func (w *memoryWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
 		return 0, err
 	}
 	return int64(len(g.data)), nil
+}
+
+func (w *memoryWriter) Put(_ context.Context, blob *schema.Blob) error {
+	var b bytes.Buffer
+	if _, err := blob.WriteTo(&b); err != nil {
+		return err
+	}
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	if w.dead != nil {
+		return w.dead
+	}
+	w.store.blobs[w.session+" "+blob.SHA256] = b.Bytes()
+	return nil
 }
 
 func (w *memoryWriter) Append(_ context.Context, lines []byte) (journal.Outcome, error) {

@@ -239,15 +239,19 @@ func (s suite) again() {
 func (s suite) largest() {
 	j := Open(s, s.store, "s1")
 	// The line around the text grows with the seq alone, which has one digit.
-	around := len(Append(s, j, Note(""))[0].Line)
+	pad := func(text string) journal.Entry { // under a key whose values stay in the line
+		var o schema.Object
+		return journal.Entry{Type: schema.TypeNote, Data: o.Text("pad", text).Bytes()}
+	}
+	around := len(Append(s, j, pad(""))[0].Line)
 	size := schema.MaxLine - around
 	head := j.Head()
-	_, err := j.Append(ctx, Note(strings.Repeat("x", size+1)))
+	_, err := j.Append(ctx, pad(strings.Repeat("x", size+1)))
 	s.want(err, schema.LineTooLong, "one byte more")
 	if j.Head() != head || j.Err() != nil {
 		s.Errorf("a refused line has moved the head to %v, or ended the journal: %v", j.Head(), j.Err())
 	}
-	r := Append(s, j, Note(strings.Repeat("x", size)))[0]
+	r := Append(s, j, pad(strings.Repeat("x", size)))[0]
 	if len(r.Line) != schema.MaxLine {
 		s.Errorf("the largest line has %d bytes, want %d", len(r.Line), schema.MaxLine)
 	}

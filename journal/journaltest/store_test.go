@@ -97,6 +97,7 @@ func (s claimsTwice) Claim(ctx context.Context, session string, epoch uint64, he
 type noWriter struct{}
 
 func (noWriter) Settle(context.Context, uint64) (int64, error) { return 0, nil }
+func (noWriter) Put(context.Context, *schema.Blob) error       { return nil }
 func (noWriter) Append(context.Context, []byte) (journal.Outcome, error) {
 	return journal.Stored, nil
 }

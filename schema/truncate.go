@@ -1,14 +1,10 @@
-package executor
+package schema
 
 import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
 )
-
-// MaxOutput is the most bytes of text that a result holds: built-in tools keep
-// no more than this in memory, and the runtime cuts every tool's output here.
-const MaxOutput = 256 << 10
 
 // Truncate cuts s to at most limit bytes. Invalid UTF-8 is replaced by U+FFFD
 // first, so cut is always valid. What does not fit is left out of the middle:
@@ -19,17 +15,17 @@ const MaxOutput = 256 << 10
 //
 // A limit too small to hold the marker and some text gives the head alone.
 func Truncate(s string, limit int) (cut string, dropped int) {
-	s = validText(s)
+	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= limit {
 		return s, 0
 	}
-	return joinEnds(s, s, len(s), limit)
+	return JoinEnds(s, s, len(s), limit)
 }
 
-// joinEnds makes the cut text of a text of total bytes, of which head and tail
-// are a valid beginning and a valid end that are at least as long as their
-// shares of limit (or are all there is).
-func joinEnds(head, tail string, total, limit int) (string, int) {
+// JoinEnds is Truncate for a text of total bytes of which only a valid
+// beginning and a valid end are at hand, each at least as long as its share of
+// limit, or all there is.
+func JoinEnds(head, tail string, total, limit int) (cut string, dropped int) {
 	// The marker is measured with the largest number it can hold: the number
 	// itself depends on where the cuts fall.
 	room := limit - len(marker(total, total))
@@ -40,7 +36,7 @@ func joinEnds(head, tail string, total, limit int) (string, int) {
 	share := room * 2 / 5
 	head = head[:borderBefore(head, share)]
 	tail = tail[borderAfter(tail, len(tail)-(room-share)):]
-	dropped := total - len(head) - len(tail)
+	dropped = total - len(head) - len(tail)
 	return head + marker(dropped, total) + tail, dropped
 }
 
@@ -67,16 +63,4 @@ func borderAfter(s string, n int) int {
 		n++
 	}
 	return n
-}
-
-// validText is s with U+FFFD for what is not UTF-8.
-func validText(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
-// shorten is s in at most n bytes, for a message: the head and an ellipsis.
-func shorten(s string, n int) string {
-	s = validText(s)
-	if len(s) <= n {
-		return s
-	}
-	return s[:borderBefore(s, n-len("…"))] + "…"
 }

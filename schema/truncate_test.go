@@ -1,4 +1,4 @@
-package executor_test
+package schema_test
 
 import (
 	"fmt"
@@ -6,30 +6,30 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"steno/executor"
+	"steno/schema"
 )
 
 func TestT15TruncateLeavesShortTextAlone(t *testing.T) {
 	for _, s := range []string{"", "a", "zwölf", strings.Repeat("x", 100)} {
-		if cut, dropped := executor.Truncate(s, 100); cut != s || dropped != 0 {
+		if cut, dropped := schema.Truncate(s, 100); cut != s || dropped != 0 {
 			t.Errorf("Truncate(%q) = %q, %d", s, cut, dropped)
 		}
 	}
 }
 
 func TestT15TruncateReplacesInvalidTextFirst(t *testing.T) {
-	if cut, dropped := executor.Truncate("a\xffb", 100); cut != "a\uFFFDb" || dropped != 0 {
+	if cut, dropped := schema.Truncate("a\xffb", 100); cut != "a\uFFFDb" || dropped != 0 {
 		t.Errorf("got %q, %d", cut, dropped)
 	}
 	// Three bytes fit before the replacement but not after it.
-	if cut, dropped := executor.Truncate("a\xffb", 3); len(cut) > 3 || !utf8.ValidString(cut) || dropped == 0 {
+	if cut, dropped := schema.Truncate("a\xffb", 3); len(cut) > 3 || !utf8.ValidString(cut) || dropped == 0 {
 		t.Errorf("got %q, %d", cut, dropped)
 	}
 }
 
 func TestT15TruncateKeepsHeadAndTailAndStatesBothSizes(t *testing.T) {
 	s := strings.Repeat("h", 5000) + strings.Repeat("t", 5000)
-	cut, dropped := executor.Truncate(s, 1000)
+	cut, dropped := schema.Truncate(s, 1000)
 	if len(cut) > 1000 {
 		t.Fatalf("%d bytes, limit is 1000", len(cut))
 	}
@@ -59,7 +59,7 @@ func FuzzTruncate(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, s string, limit int) {
-		cut, dropped := executor.Truncate(s, limit)
+		cut, dropped := schema.Truncate(s, limit)
 		if len(cut) > max(limit, 0) {
 			t.Errorf("%d bytes, limit is %d", len(cut), limit)
 		}

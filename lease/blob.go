@@ -1,0 +1,256 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/oklog/ulid/v2"
+
+	"steno/schema"
+)
+
+// Blobs lie beside the segments, in a folder of their session. They are named
+// by the hash of what they hold, which is the business of package journal; here
+// they are files that must be ours, and durable before anything names them.
+const (
+	blobFolder = "blobs"
+	blobTemp   = ".blob-"    // one on its way, or what a dead writer left of it
+	blobAside  = ".damaged-" // one that did not hold what its name says
+)
+
+// OpenBlob opens a blob for reading, by its file name, as OpenSegment does:
+// NotFound, or UnsafeStatePath for what is no plain file of ours.
+func (d *Dir) OpenBlob(name string) (*os.File, error) {
+	b, err := d.blobs()
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	return d.openBlob(b, name)
+}
+
+func (d *Dir) openBlob(b *os.Root, name string) (*os.File, error) {
+	before, err := b.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, noBlob(d.name, name)
+	}
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	if why := d.foreign(before); why != "" {
+		return nil, unsafePath(d.name, fmt.Sprintf("blob %s %s", name, why))
+	}
+	f, err := b.OpenFile(name, os.O_RDONLY|openNonblock, 0)
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	after, err := f.Stat()
+	if err != nil || !os.SameFile(before, after) {
+		f.Close()
+		return nil, unsafePath(d.name, fmt.Sprintf("blob %s was replaced while it was opened", name))
+	}
+	return f, nil
+}
+
+func noBlob(session, name string) error {
+	return schema.Errorf(schema.NotFound, "session %s has no blob %s", session, name).With("session", session)
+}
+
+// blobs opens the folder of the blobs, through the folder that is held open.
+func (d *Dir) blobs() (*os.Root, error) {
+	fi, err := d.root.Lstat(blobFolder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, noBlob(d.name, "at all")
+	}
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	unsafe := unsafePath(d.name, "the place of its blobs is no folder of ours, or may be written by others")
+	if !fi.IsDir() {
+		return nil, unsafe
+	}
+	b, err := d.root.OpenRoot(blobFolder)
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	now, err := b.Stat(".")
+	_, uid := inode(fi)
+	if _, dirUID := inode(d.info); err != nil || !os.SameFile(fi, now) || now.Mode().Perm()&0o022 != 0 || uid != dirUID {
+		b.Close()
+		return nil, unsafe
+	}
+	return b, nil
+}
+
+// blobFailed says that a blob is not stored. Nothing names it yet, so the slot
+// goes on.
+func (s *Slot) blobFailed(what string, err error) error {
+	if e, ok := errors.AsType[*schema.Error](err); ok {
+		return e.With("outcome", "not_stored")
+	}
+	return schema.AsError(writeFailed(s.dir.name, what, err)).With("outcome", "not_stored").With("epoch", s.epoch)
+}
+
+// WriteBlob stores what write writes as blob name: under a temporary name,
+// synced, then renamed, and the name synced. When it returns nil a line may
+// name the blob. A failure, LogWriteFailed or UnsafeStatePath, leaves nothing
+// behind that counts, and the slot takes appends as before.
+func (s *Slot) WriteBlob(name string, write func(io.Writer) error) error {
+	if s.dead != nil {
+		return s.dead
+	}
+	if err := s.dir.root.Mkdir(blobFolder, 0o700); err == nil {
+		if err := s.dir.root.Chmod(blobFolder, 0o700); err != nil { // whatever the umask says
+			return s.blobFailed("the mode of the folder of blobs cannot be set", err)
+		}
+	} else if !errors.Is(err, fs.ErrExist) {
+		return s.blobFailed("the folder of blobs cannot be made", err)
+	}
+	b, err := s.dir.blobs()
+	if err != nil {
+		return s.blobFailed("the folder of blobs cannot be opened", err)
+	}
+	defer b.Close()
+	for try := 0; ; try++ {
+		// A Sweep that was begun for an earlier slot may find a temporary file
+		// in the instant before it is locked.
+		err := s.writeBlob(b, name, write)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) || try == 2 {
+			return err
+		}
+	}
+}
+
+func (s *Slot) writeBlob(b *os.Root, name string, write func(io.Writer) error) error {
+	tmp := blobTemp + ulid.Make().String()
+	f, err := b.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return s.blobFailed("a blob cannot be made", err)
+	}
+	defer f.Close()
+	fail := func(what string, err error) error {
+		_ = b.Remove(tmp) // a leftover is swept by the next holder
+		return s.blobFailed(what, err)
+	}
+	if err := f.Chmod(0o600); err != nil {
+		return fail("a blob's mode cannot be set", err)
+	}
+	l, err := lockOf(f, s.dir)
+	if err != nil {
+		return fail("a blob cannot be locked", err)
+	}
+	defer l.Close()
+	if _, err := l.TryLock(); err != nil { // not got, a Sweep is looking; the rename tells what it did
+		return fail("a blob cannot be locked", err)
+	}
+	if err := write(blobWriter{s.dir.faults, f}); err != nil {
+		return fail("a blob cannot be written", err)
+	}
+	if err := s.dir.faults.sync(f, f.Sync); err != nil {
+		return fail("a blob cannot be synced", err)
+	}
+	if err := b.Rename(tmp, name); err != nil {
+		return fail("a blob cannot be given its name", err)
+	}
+	if err := s.syncBlobNames(b); err != nil {
+		_ = b.Remove(name) // a name that was not synced must not pass for one that was
+		return s.blobFailed("the folder of blobs cannot be synced", err)
+	}
+	// What a line names must be where its readers look.
+	info, err := f.Stat()
+	if err != nil {
+		return s.blobFailed("a blob cannot be looked at", err)
+	}
+	there, err := s.dir.OpenBlob(name)
+	if err != nil {
+		return s.blobFailed("a blob cannot be found again", err)
+	}
+	defer there.Close()
+	if again, err := there.Stat(); err != nil || !os.SameFile(info, again) {
+		return s.blobFailed("", unsafePath(s.dir.name, "a blob was replaced while it was written"))
+	}
+	return nil
+}
+
+// syncBlobNames makes the names of blobs durable, and that of their folder,
+// which whoever made it may not have lived to see.
+func (s *Slot) syncBlobNames(b *os.Root) error {
+	d, err := b.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := s.dir.faults.sync(d, d.Sync); err != nil || s.blobsNamed {
+		return err
+	}
+	if err := s.dir.faults.sync(s.dir.self, s.dir.self.Sync); err != nil {
+		return err
+	}
+	s.blobsNamed = true
+	return nil
+}
+
+// SettleBlob makes a blob durable that is there already, and the page cache
+// tell the truth about it, and opens it: whether it holds what its name says
+// is then for the caller to see. NotFound: it is not there.
+func (s *Slot) SettleBlob(name string) (*os.File, error) {
+	if s.dead != nil {
+		return nil, s.dead
+	}
+	b, err := s.dir.blobs()
+	if err != nil {
+		return nil, s.blobFailed("the folder of blobs cannot be opened", err)
+	}
+	defer b.Close()
+	f, err := s.dir.openBlob(b, name)
+	if err != nil {
+		return nil, s.blobFailed("a blob cannot be opened", err)
+	}
+	err = s.dir.faults.sync(f, f.Sync)
+	if err == nil {
+		err = dropPages(f)
+	}
+	if err == nil {
+		err = s.syncBlobNames(b)
+	}
+	if err != nil {
+		f.Close()
+		return nil, s.blobFailed("a blob that is there cannot be synced", err)
+	}
+	return f, nil
+}
+
+// SetBlobAside takes the name from a blob that does not hold what it says. The
+// file stays.
+func (s *Slot) SetBlobAside(name string) error {
+	b, err := s.dir.blobs()
+	if err != nil {
+		return s.blobFailed("the folder of blobs cannot be opened", err)
+	}
+	defer b.Close()
+	if err := b.Rename(name, blobAside+ulid.Make().String()); err != nil {
+		return s.blobFailed("a damaged blob cannot be set aside", err)
+	}
+	return nil
+}
+
+// A blobWriter writes a blob's file.
+type blobWriter struct {
+	faults *Faults
+	f      *os.File
+}
+
+func (w blobWriter) Write(b []byte) (n int, err error) {
+	if w.faults != nil && w.faults.Write != nil {
+		n, err = w.faults.Write(w.f, b)
+	} else {
+		n, err = w.f.Write(b)
+	}
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return n, err
+}
