@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -13,8 +14,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"steno/executor"
 	"steno/journal"
@@ -244,6 +247,92 @@ func TestNameCases(t *testing.T) {
 		t.Errorf("around the store lie %q, before %q", after, before)
 	}
 }
+
+// Messages that can never be handled end in STENO_DEAD, each once and with its
+// reason, and the good one behind them is done.
+func TestMessageCases(t *testing.T) {
+	for _, c := range journaltest.Cases(t, "messages") {
+		t.Run(c.Name, func(t *testing.T) { messages(t, c) })
+	}
+}
+
+func messages(t *testing.T, c *journaltest.Case) {
+	p := newPlace(t, journaltest.NATSOptions{JetStream: true})
+	var in struct {
+		Session  string
+		Messages []struct {
+			Name, Session, Raw string
+			Payload            json.RawMessage
+			Want               struct {
+				Runs           int
+				Ends, Recorded string
+				Kind           schema.Kind
+				NewSession     bool `json:"new_session"`
+			}
+		}
+	}
+	if err := json.Unmarshal(c.Read(t, "messages.json"), &in); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	runs := map[string]int{} // of a tool
+	counted := func(name string) executor.Tool {
+		return toolOf(name, func(context.Context, *executor.Invocation) (executor.Result, error) {
+			mu.Lock()
+			runs[name]++
+			mu.Unlock()
+			if name == "panic" {
+				panic("as it does")
+			}
+			return executor.Result{OK: true}, nil
+		})
+	}
+	n := p.queueNode([]executor.Tool{counted("echo"), counted("panic")}, time.Minute)
+	n.open(in.Session)
+	js, err := jetstream.New(n.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range in.Messages {
+		body := []byte(m.Raw)
+		if m.Payload != nil {
+			body = m.Payload
+		}
+		session := cmp.Or(m.Session, in.Session)
+		dead := len(n.dead())
+		if _, err := js.Publish(within(t), "steno.v1.queue."+session, body); err != nil {
+			t.Fatal(err)
+		}
+		n.emptied()
+		letters := n.dead()[dead:]
+		if ends := m.Want.Ends; ends == "dead" && len(letters) != 1 || ends == "acked" && len(letters) != 0 {
+			t.Errorf("%s: %d dead letters", m.Name, len(letters))
+		}
+		var call struct {
+			CallID string `json:"call_id"`
+			Name   string
+		}
+		_ = json.Unmarshal(body, &call) // of what is no call there is nothing to know
+		mu.Lock()
+		ran := runs[call.Name]
+		mu.Unlock()
+		if ran != m.Want.Runs {
+			t.Errorf("%s: the tool has run %d times, want %d", m.Name, ran, m.Want.Runs)
+		}
+		if k := m.Want.Kind; k != "" && (len(letters) != 1 || letters[0].Header.Get(executor.HeaderErrorKind) != string(k) ||
+			session == in.Session && field[string](t, lastOf(p.read(session)).Data, "reason") != string(k)) {
+			t.Errorf("%s: the dead letters are %+v, want %s", m.Name, letters, k)
+		}
+		if r := m.Want.Recorded; r != "" && string(kindOfResult(t, p.result(session, call.CallID))) != strings.TrimPrefix(r, "ok") {
+			t.Errorf("%s: the result is %s, want %s", m.Name, p.result(session, call.CallID), r)
+		}
+	}
+	if list := names(t, filepath.Join(p.dir, "sessions")); len(list) != 1 {
+		t.Errorf("there are the sessions %q", list)
+	}
+}
+
+func lastOf(l *journaltest.Log) schema.Event { return l.Events[len(l.Events)-1] }
 
 // wantSafe checks that an error can be shown on a terminal.
 func wantSafe(t *testing.T, id string, err error) {

@@ -194,7 +194,19 @@ func (q *queueDoor) call(msg jetstream.Msg, session string) error {
 		return goingAway(session)
 	}
 	_, err := q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
+	if errors.Is(err, schema.InvalidArgs) && !isObject(msg.Data()) {
+		err = schema.Errorf(schema.PoisonMessage, "what was queued is no call: %s", schema.AsError(err).Message).With("session", session).Cause(err)
+	}
 	return err
+}
+
+// isObject tells a bad call from what was never one.
+func isObject(text []byte) bool {
+	out, _, err := schema.Compact(nil, text, 1)
+	if err != nil {
+		return schema.AsError(err).Details["reason"] != string(schema.InvalidJSON)
+	}
+	return out[0] == '{'
 }
 
 // tell logs that the broker could not be told what became of a delivery. It
@@ -220,7 +232,7 @@ func disposition(err error) disposed {
 	switch schema.KindOf(err) {
 	case "":
 		return ack
-	case schema.InvalidArgs, schema.PayloadTooLarge, schema.LineTooLong, schema.NotFound, schema.CallConflict, schema.SessionEnded,
+	case schema.PoisonMessage, schema.InvalidArgs, schema.PayloadTooLarge, schema.LineTooLong, schema.NotFound, schema.CallConflict, schema.SessionEnded,
 		schema.CorruptLogLine, schema.TailSuspect, schema.UnsupportedSchemaVersion, schema.UnsafeStatePath, schema.LeaseStoreUnsupported:
 		return dead
 	default:

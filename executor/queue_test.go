@@ -182,8 +182,8 @@ func TestWhatCanNeverWorkEndsAsADeadLetter(t *testing.T) {
 		callID        string // as the log has it
 		logged        bool
 	}{
-		{"s1", `{"call_id":"c2"`, schema.InvalidArgs, "", true},
-		{"s1", "\xff\x00", schema.InvalidArgs, "", true},
+		{"s1", `{"call_id":"c2"`, schema.PoisonMessage, "", true},
+		{"s1", "\xff\x00", schema.PoisonMessage, "", true},
 		{"s1", `{"call_id":"c3","name":""}`, schema.InvalidArgs, "c3", true},
 		{"s1", `{"call_id":"c1","name":"echo","args":{"a":1}}`, schema.CallConflict, "c1", true},
 		{"s1", long, schema.PayloadTooLarge, "long", true},
@@ -452,7 +452,7 @@ func TestEveryKindHasADisposition(t *testing.T) {
 	if got := executor.Disposition(""); got != "ack" {
 		t.Errorf("a recorded result is %s", got)
 	}
-	never := []schema.Kind{schema.InvalidArgs, schema.NotFound, schema.CallConflict, schema.PayloadTooLarge, schema.UnsafeStatePath,
+	never := []schema.Kind{schema.PoisonMessage, schema.InvalidArgs, schema.NotFound, schema.CallConflict, schema.PayloadTooLarge, schema.UnsafeStatePath,
 		schema.UnsupportedSchemaVersion, schema.LineTooLong, schema.SessionEnded, schema.LeaseStoreUnsupported, schema.CorruptLogLine, schema.TailSuspect}
 	for _, k := range schema.Kinds() {
 		want := "again" // with pauses, and parked in the end

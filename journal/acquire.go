@@ -178,7 +178,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 				return err
 			}
 			if e := it.Event; e != nil {
-				j.note(e.ID, place{it.Segment, it.Offset})
+				j.note(e.ID, e.Seq, place{it.Segment, it.Offset})
 				started = started || e.Type == schema.TypeSessionStarted
 				released = e.Type == schema.TypeWriterReleased
 			}

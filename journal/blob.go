@@ -388,5 +388,5 @@ func (s *Scan) foundBlob(ctx context.Context, g *segment, r *lineReader, e *sche
 		f.Kind = schema.TailSuspect
 	}
 	reason, _ := schema.AsError(err).Details["reason"].(string)
-	s.found(f, schema.Reason(reason), false)
+	s.found(ctx, f, schema.Reason(reason), false)
 }

@@ -14,6 +14,7 @@ import (
 
 	"steno/journal"
 	"steno/journal/journaltest"
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -277,6 +278,34 @@ func TestHealthyCases(t *testing.T) {
 	}
 	if digests != len(journaltest.Cases(t, "digest")) {
 		t.Errorf("%d digests were compared", digests)
+	}
+}
+
+// What a projection has to show, as far as the state says it: the messages
+// that count, and each call once, in the order in which they began.
+func TestViewCases(t *testing.T) {
+	for _, c := range journaltest.Cases(t, "view") {
+		for _, want := range c.Logs() {
+			l := layCase(t, c, want)
+			l.lenient()
+			var view, order []string
+			for _, e := range l.read.Events {
+				var d struct {
+					Text   string `json:"text"`
+					CallID string `json:"call_id"`
+				}
+				must(t, schema.Unmarshal(e.Data, &d))
+				if slices.ContainsFunc(l.read.State.Messages, func(r replay.Ref) bool { return r.Seq == e.Seq }) {
+					view = append(view, d.Text)
+				}
+				if c := l.read.State.Call(d.CallID); c != nil && c.Seq == e.Seq {
+					view, order = append(view, c.ID), append(order, c.ID)
+				}
+			}
+			if want.View != nil && !slices.Equal(view, want.View) || c.ViewOrder != nil && !slices.Equal(order, c.ViewOrder) {
+				t.Errorf("%s/%s: the view has %q, want %q%q", c.Name, want.Log, view, want.View, c.ViewOrder)
+			}
+		}
 	}
 }
 

@@ -52,7 +52,7 @@ func (s *Scan) give(f schema.Finding) {
 const maxWaiting = 1 << 10
 
 // found reports what is wrong with a place. why is a Reason or a Kind.
-func (s *Scan) found(f schema.Finding, why error, hole bool) {
+func (s *Scan) found(ctx context.Context, f schema.Finding, why error, hole bool) {
 	if reason, ok := why.(schema.Reason); ok {
 		f.Reason = reason
 		if f.Kind == "" {
@@ -65,15 +65,17 @@ func (s *Scan) found(f schema.Finding, why error, hole bool) {
 	if f.Detail == "" {
 		f.Detail = detail(f)
 	}
-	if f.Severity == schema.SeverityError && !s.forcible(f) {
-		s.hard = true
-	}
 	if hole {
 		f.LastGoodSeq = s.last
 	}
-	if hole && f.Severity == schema.SeverityError {
+	damage := f.Severity == schema.SeverityError
+	if damage {
+		s.damage(ctx, &f)
+	}
+	if hole && damage {
 		// Only of damage may something be missing: a torn tail was never
-		// acknowledged, and the state is the same with it and without.
+		// acknowledged, and the state is the same with it and without. What a
+		// repair lists is missing as it was before.
 		s.damaged = true
 		if s.opt.State != nil {
 			s.opt.State.Hole()

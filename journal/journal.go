@@ -19,6 +19,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -47,13 +48,21 @@ type Journal struct {
 	sum    schema.Sum
 	size   int64                // of our segment
 	ids    map[ulid.ULID]uint64 // seq of every event
-	places []place              // of every event, by seq-1
+	places []place              // of every event, in the order of the log
+	runs   []run                // which numbers they have
 	dead   error                // why it takes no more appends
 }
 
 type place struct {
 	epoch  uint64
 	offset int64
+}
+
+// A run is events whose numbers follow each other. Where a repair has left
+// something out, the next one begins.
+type run struct {
+	seq uint64 // of its first event
+	at  int    // index of that event's place
 }
 
 // An Entry is an event that is yet to be written. Data must come from
@@ -74,9 +83,30 @@ type Record struct {
 
 func newID() ulid.ULID { return ulid.MustNew(ulid.Now(), rand.Reader) }
 
-func (j *Journal) note(id ulid.ULID, p place) {
+func (j *Journal) note(id ulid.ULID, seq uint64, p place) {
+	n := len(j.places)
+	if k := len(j.runs); k == 0 || seq-j.runs[k-1].seq != uint64(n-j.runs[k-1].at) {
+		j.runs = append(j.runs, run{seq, n})
+	}
 	j.places = append(j.places, p)
-	j.ids[id] = uint64(len(j.places))
+	j.ids[id] = seq
+}
+
+// place finds an event.
+func (j *Journal) place(seq uint64) (p place, ok bool) {
+	k, _ := slices.BinarySearchFunc(j.runs, seq, func(r run, seq uint64) int { return cmp.Compare(r.seq, seq+1) })
+	if k == 0 {
+		return place{}, false
+	}
+	end := len(j.places)
+	if k < len(j.runs) {
+		end = j.runs[k].at
+	}
+	r := j.runs[k-1]
+	if seq-r.seq >= uint64(end-r.at) {
+		return place{}, false
+	}
+	return j.places[r.at+int(seq-r.seq)], true
 }
 
 // Session is the id of the session.
@@ -137,7 +167,7 @@ func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error
 	offset := j.size
 	for i := range fresh {
 		e := &fresh[i]
-		j.note(e.ID, place{j.epoch, offset})
+		j.note(e.ID, e.Seq, place{j.epoch, offset})
 		offset += int64(len(records[i].Line)) + 1
 		if j.state != nil {
 			j.state.Apply(e)
@@ -239,7 +269,8 @@ func (j *Journal) recorded(ctx context.Context, entries []Entry) ([]Record, erro
 	return known, nil
 }
 
-// Event reads event seq back from the log: NotFound beyond its end.
+// Event reads event seq back from the log: NotFound beyond its end, and for a
+// number that a repair has left out.
 func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -247,10 +278,10 @@ func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
 }
 
 func (j *Journal) read(ctx context.Context, seq uint64) (Record, error) {
-	if seq == 0 || seq > uint64(len(j.places)) {
+	p, ok := j.place(seq)
+	if !ok {
 		return Record{}, schema.Errorf(schema.NotFound, "session %s has no event %d", j.session, seq).With("session", j.session)
 	}
-	p := j.places[seq-1]
 	f, err := j.store.Read(ctx, j.session, p.epoch, p.offset)
 	if err != nil {
 		return Record{}, err

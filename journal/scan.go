@@ -33,11 +33,16 @@ type ScanOptions struct {
 	// Strict ends the scan with an error at the first finding of severity
 	// error. Otherwise everything readable is given and every hole is named.
 	Strict bool
+	// Head is a head of the session that was kept elsewhere, if it is not the
+	// zero Head. A log that does not have that event, or is not there at all,
+	// is HeadMismatch; and the event is known to have been durable.
+	Head schema.Head
 	// Blobs reads every blob that the log names and compares its hash. Without
 	// it they are only looked at, which finds what is missing or has another
 	// length, and only patches are read: a log may have a lot of them.
 	Blobs bool
 
+	plan  *plan            // collects what a repair has to list
 	below uint64           // only segments below this one: a claimant's view
 	sizes map[uint64]int64 // sizes that must not be read beyond
 }
@@ -74,6 +79,8 @@ type Scan struct {
 	// FirstError is the first finding of severity error, nil if the log is in
 	// order.
 	FirstError *schema.Finding
+	// Repairs is what the repairs of this log have left out, oldest first.
+	Repairs []Listed
 
 	segments []*segment // oldest first
 	byEpoch  map[uint64]*segment
@@ -86,7 +93,13 @@ type Scan struct {
 	bad       uint64 // unreadable lines since the last event
 	aside     uint64 // sound lines since then that are no part of this session
 	excused   bool   // a whole piece is missing here and has its name
-	damaged   bool   // any hole so far
+	hole      hole
+	skips     map[skipAt][]skip // what repairs list
+	listed    int               // how many places that are
+	run       *skip             // a list's place of many lines, and the last of them
+	runEnd    skipAt
+	compared  bool // with the head that was kept elsewhere
+	damaged   bool // any hole so far
 	waiting   []waiting
 	seen      map[schema.Ref]error // what is wrong with a blob, nil for nothing
 	torn      bool
@@ -101,18 +114,24 @@ type Scan struct {
 }
 
 type segment struct {
-	epoch     uint64
-	size      int64
-	header    *schema.Claim
-	headerErr error // a Reason or UnsupportedSchemaVersion
-	sealed    bool  // a sound line of its own epoch stands in it
-	sealLine  int   // 0 if its seal cannot be read
-	seal      schema.Seal
-	void      bool       // a later seal lists it
-	pin       *pin       // what a later seal says of it
-	endSeq    uint64     // last number and sum, once it has been read
-	endSum    schema.Sum //
-	endBad    bool       // damage stood behind them
+	epoch      uint64
+	size       int64
+	header     *schema.Claim
+	headerErr  error // a Reason or UnsupportedSchemaVersion
+	sealed     bool  // a sound line of its own epoch stands in it
+	sealLine   int   // 0 if its seal cannot be read
+	seal       schema.Seal
+	sealHead   schema.Head
+	sealEnd    int64      // offset behind the seal's line
+	followed   bool       // the next number stands on the line behind a repair's seal,
+	followedBy schema.Sum // and names this sum
+	void       bool       // a later seal lists it
+	pin        *pin       // what a later seal says of it
+	endSeq     uint64     // last number and sum, once it has been read
+	endSum     schema.Sum //
+	endBad     bool       // damage stood behind them
+	end        int64      // behind the last line that was judged
+	endLine    int        // its number
 }
 
 type pin struct {
@@ -139,7 +158,7 @@ func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		s.yield = yield
 		if err := s.survey(ctx); err != nil {
-			yield(Item{}, err)
+			yield(Item{}, s.gone(err))
 			return
 		}
 		for _, g := range s.segments {
@@ -153,6 +172,7 @@ func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
 			}
 		}
 		s.flush(0)
+		s.atEnd(ctx)
 		if s.err != nil && !s.stop {
 			s.yield(Item{}, s.err)
 		}
@@ -208,6 +228,7 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		list = slices.DeleteFunc(list, func(g lease.Segment) bool { return g.Epoch >= s.opt.below })
 	}
 	s.segments, s.byEpoch, s.open, s.pending = nil, map[uint64]*segment{}, nil, false
+	s.skips, s.listed, s.Repairs, s.durable = nil, 0, nil, s.opt.Head.Seq
 	for _, g := range list {
 		if size, ok := s.opt.sizes[g.Epoch]; ok {
 			g.Size = min(g.Size, size)
@@ -230,6 +251,7 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		if s.open == nil {
 			s.open = g
 		}
+		s.learn(g)
 		for _, v := range g.seal.Void {
 			if b := s.byEpoch[v]; b != nil {
 				b.void = true
@@ -244,6 +266,7 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 			}
 		}
 	}
+	slices.Reverse(s.Repairs)
 	if s.opt.below > 0 {
 		return false, nil // below a claim nothing moves any more
 	}
@@ -288,11 +311,17 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) error {
 		if !r.whole || r.long || e.Decode(r.line) != nil || e.Session != s.session || e.Epoch != g.epoch {
 			continue
 		}
+		if g.sealed { // the line behind a repair's seal
+			g.followed, g.followedBy = e.Seq == g.sealHead.Seq+1, e.Prev
+			break
+		}
 		g.sealed = true
 		if e.Type == schema.TypeWriterOpened && schema.Unmarshal(e.Data, &g.seal) == nil {
-			g.sealLine = r.number
+			g.sealLine, g.sealHead, g.sealEnd = r.number, e.Head(), r.next0
 		}
-		break
+		if g.seal.How != schema.HowRepair {
+			break
+		}
 	}
 	if g.header == nil && g.headerErr == nil {
 		g.headerErr = schema.ClaimCorrupt // an empty file
@@ -365,7 +394,7 @@ func (s *Scan) unsealed(ctx context.Context, g *segment) {
 		if s.pending && g == s.segments[len(s.segments)-1] {
 			why = schema.TakeoverInProgress
 		}
-		s.found(f, why, false)
+		s.found(ctx, f, why, false)
 		return
 	}
 	r, err := s.lines(ctx, g.epoch, 0, g.size)
@@ -376,5 +405,5 @@ func (s *Scan) unsealed(ctx context.Context, g *segment) {
 	defer r.Close()
 	r.next()
 	f.Line, f.Bytes, f.SHA256 = 1, r.length, r.sha256()
-	s.found(f, g.headerErr, false)
+	s.found(ctx, f, g.headerErr, false)
 }

@@ -110,7 +110,7 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		before := s.byEpoch[p.Epoch]
 		if before == nil {
 			nothing := sha256.Sum256(nil)
-			s.found(schema.Finding{Segment: p.Epoch, SHA256: hex.EncodeToString(nothing[:])}, schema.SegmentMissing, true)
+			s.found(ctx, schema.Finding{Segment: p.Epoch, SHA256: hex.EncodeToString(nothing[:])}, schema.SegmentMissing, true)
 		}
 		s.excused = before == nil || before.size < before.pin.len
 	}
@@ -141,6 +141,7 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		if !s.line(ctx, g, r, &e) {
 			break
 		}
+		g.end, g.endLine = r.next0, r.number
 	}
 	if r.err != nil {
 		s.fail(r.err)
@@ -156,12 +157,12 @@ func (s *Scan) behind(ctx context.Context, g *segment, lines int) {
 	if to := min(g.pin.size, g.size); g.pin.len < to {
 		f := schema.Finding{Segment: g.epoch, Line: lines + 1, Offset: g.pin.len}
 		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.len, to, false)
-		s.found(f, schema.TornTail, false)
+		s.found(ctx, f, schema.TornTail, false)
 	}
 	if g.size > g.pin.size {
 		f := schema.Finding{Segment: g.epoch, Offset: g.pin.size}
 		f.Bytes, f.SHA256 = s.rest(ctx, g, g.pin.size, g.size, true) // it is not about lines
-		s.found(f, schema.Surplus, false)
+		s.found(ctx, f, schema.Surplus, false)
 	}
 }
 
@@ -172,8 +173,9 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 	case !(r.nul && s.above(ctx, g, r.offset, s.last+1)) && !r.long && len(r.line) > 0 && e.Decode(r.line[:len(r.line)-1]) == nil:
 		// A newline that became a NUL is what a disk leaves that never wrote
 		// the block it stood in; any other byte was put there.
-		s.found(r.finding(g), schema.TerminatorDamaged, true)
+		s.found(ctx, r.finding(g), schema.TerminatorDamaged, true)
 		s.bad++
+		g.end, g.endLine = r.next0, r.number
 	case s.above(ctx, g, r.offset, s.last+1):
 		if s.live(g) && s.Lease.Epoch == g.epoch {
 			return // the writer is at work; the line may be whole in a moment
@@ -189,8 +191,9 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 		if why == nil {
 			why = schema.TerminatorDamaged
 		}
-		s.found(r.finding(g), why, true)
+		s.found(ctx, r.finding(g), why, true)
 		s.bad++
+		g.end, g.endLine = r.next0, r.number
 	}
 }
 
@@ -199,14 +202,14 @@ func (s *Scan) tear(ctx context.Context, g *segment, r *lineReader) {
 	f := schema.Finding{Segment: g.epoch, Line: r.number, Offset: r.offset}
 	f.Bytes, f.SHA256 = s.rest(ctx, g, r.offset, g.size, false)
 	s.torn = true
-	s.found(f, schema.TornTail, true)
+	s.found(ctx, f, schema.TornTail, true)
 }
 
 // line judges one line among its neighbours; false ends the segment.
 func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Event) bool {
 	if r.number == 1 {
 		if g.headerErr != nil {
-			s.found(r.finding(g), g.headerErr, false)
+			s.found(ctx, r.finding(g), g.headerErr, false)
 			if !r.long && errors.Is(e.Decode(r.line), schema.GluedLines) {
 				s.bad++ // an event may have stood on this line
 			}
@@ -215,7 +218,7 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 		return true
 	}
 	if !r.long && len(bytes.Trim(r.line, " \t")) == 0 {
-		s.found(r.finding(g), schema.BlankLine, false)
+		s.found(ctx, r.finding(g), schema.BlankLine, false)
 		return true
 	}
 	number := s.last + 1
@@ -251,12 +254,14 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	named := false
 	if r.number == g.sealLine {
 		if why := s.atSeal(g); why != nil {
-			s.found(r.finding(g), why, missing > 0)
+			s.found(ctx, r.finding(g), why, missing > 0)
 			named = true
 		}
 	}
 	switch {
 	case named:
+	case s.wider(e.Seq):
+		s.foundLine(ctx, g, r, schema.SeqGap, true, number)
 	case missing > 0 && (s.excused || s.bad < missing && s.bad+s.aside > 0):
 		// bad lines that are named already may be the missing ones
 	case missing > 0 && s.bad == 0:
@@ -275,7 +280,7 @@ func (s *Scan) foundLine(ctx context.Context, g *segment, r *lineReader, why err
 	if _, ok := why.(schema.Reason); ok && s.above(ctx, g, r.offset, number) {
 		f.Kind = schema.TailSuspect
 	}
-	s.found(f, why, hole)
+	s.found(ctx, f, why, hole)
 }
 
 // atSeal says whether the seal fits its claim and the segment it follows.
@@ -306,16 +311,18 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	s.Events++
 	s.last, s.sum, s.end = e.Seq, e.Sum, r.next0
 	s.Head = e.Head()
-	s.bad, s.aside, s.excused = 0, 0, false
+	s.bad, s.aside, s.excused, s.hole = 0, 0, false, hole{}
+	s.opt.plan.close(e.Seq)
+	s.compare(ctx, g, r, e)
 	if g == s.open {
 		s.durable = max(s.durable, e.Dur)
 	}
 	if e.Time.Before(s.time) {
-		s.found(r.finding(g), schema.ClockWentBack, false)
+		s.found(ctx, r.finding(g), schema.ClockWentBack, false)
 	}
 	s.time = e.Time
 	if !schema.KnownType(e.Type) && !schema.IsOwn(e.Type) {
-		s.found(r.finding(g), schema.UnknownType, false)
+		s.found(ctx, r.finding(g), schema.UnknownType, false)
 	}
 	folded, lack := s.blobs(ctx, e)
 	if s.err != nil {
@@ -335,7 +342,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 			if s.above(ctx, g, r.offset, e.Seq) {
 				f.Kind = schema.TailSuspect
 			}
-			s.found(f, schema.BadEvent, false)
+			s.found(ctx, f, schema.BadEvent, false)
 		}
 	}
 	if lack != nil {

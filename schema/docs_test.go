@@ -279,7 +279,7 @@ is the same everywhere:
 ` + "`steno`" + ` command where the kind ends it; a recorded result ends nothing, so ` + "`run`" + ` and ` + "`call`" + ` exit 0 for a
 failed one. *Status* is the HTTP-like number that travels as ` + "`Nats-Service-Error-Code`" + `.
 *Next* is ` + "`details.next`" + `. A kind from elsewhere that is not in the list is kept in
-` + "`details.kind`" + ` under ` + "`tool_failed`" + `. Kinds of what is not built yet (policy and approvals, repair, import)
+` + "`details.kind`" + ` under ` + "`tool_failed`" + `. Kinds of what is not built yet (policy and approvals, import)
 are in the list already, so that it stays closed.
 
 This page is made from kinds.go: ` + "`go test ./schema -run KindsPage -update`" + `.

@@ -54,7 +54,7 @@ func TestEnvelopeKeepsANextOfItsOwn(t *testing.T) {
 		t.Errorf("next is %v", d["next"])
 	}
 	_, _, d = parsed(t, schema.Envelope(schema.Errorf(schema.CorruptLogLine, "x").With("session", "a; reboot")))
-	if d["next"] != "run: steno verify SESSION" {
+	if d["next"] != "run: steno repair SESSION" {
 		t.Errorf("next is %v", d["next"])
 	}
 }

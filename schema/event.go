@@ -265,7 +265,26 @@ type Seal struct {
 	Previous *Previous `json:"previous"`
 	Carried  int       `json:"carried"`
 	Void     []uint64  `json:"void"`
+	Skipped  []Skipped `json:"skipped"`
 	Evidence *Evidence `json:"evidence"`
+}
+
+// Skipped is a place that a repair leaves out: what a finding says of it, and
+// what stood on either side. SHA256 is over Bytes bytes from Offset; Lines is
+// how many lines these are, with one reason for all. Prev is the sum of the
+// last event before the place, "" where that does not matter or another place
+// of the same hole has it; Next is the number of the first event behind the
+// hole that the place is part of.
+type Skipped struct {
+	Epoch  uint64 `json:"epoch"`
+	Line   int    `json:"line"`
+	Lines  int    `json:"lines"`
+	Offset int64  `json:"offset"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+	Reason Reason `json:"reason"`
+	Prev   string `json:"prev,omitzero"`
+	Next   uint64 `json:"next,omitzero"`
 }
 
 // Previous is what counts of the newest sealed segment before: Len of its
@@ -312,6 +331,25 @@ func (s *Seal) Data() []byte {
 			list = strconv.AppendUint(list, n, 10)
 		}
 		o.Raw("void", append(list, ']'))
+	}
+	if len(s.Skipped) > 0 {
+		list := []byte{'['}
+		for i, k := range s.Skipped {
+			if i > 0 {
+				list = append(list, ',')
+			}
+			var q Object
+			q.Uint("epoch", k.Epoch).Uint("line", uint64(k.Line)).Uint("lines", uint64(k.Lines)).Uint("offset", uint64(k.Offset)).
+				Uint("bytes", uint64(k.Bytes)).Text("sha256", k.SHA256).Text("reason", string(k.Reason))
+			if k.Prev != "" {
+				q.Text("prev", k.Prev)
+			}
+			if k.Next > 0 {
+				q.Uint("next", k.Next)
+			}
+			list = append(list, q.Bytes()...)
+		}
+		o.Raw("skipped", append(list, ']'))
 	}
 	if e := s.Evidence; e != nil {
 		var q Object

@@ -56,7 +56,7 @@ func TestFindingAsAnErrorIsLocated(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	d := schema.Body(err).Details
-	for k, want := range map[string]any{"session": "s1", "segment": uint64(2), "line": 3, "offset": int64(400), "reason": "sum_mismatch", "next": "run: steno verify s1"} {
+	for k, want := range map[string]any{"session": "s1", "segment": uint64(2), "line": 3, "offset": int64(400), "reason": "sum_mismatch", "next": "run: steno repair s1"} {
 		if d[k] != want {
 			t.Errorf("details.%s is %v, want %v", k, d[k], want)
 		}

@@ -160,6 +160,7 @@ type KindInfo struct {
 
 const (
 	nextVerify = "run: steno verify {session}"
+	nextRepair = "run: steno repair {session}"
 	nextLease  = "run: steno lease show {session}"
 	nextAgain  = "try the same call again with the same call id"
 	nextFix    = "mend the request and send it again"
@@ -223,9 +224,9 @@ var kinds = []KindInfo{
 	{LeaseStoreUnsupported, "log", "lease", false, ExitLease, 501, "put the store on a local file system"},
 	{HeadMismatch, "log", "journal", false, ExitCorrupt, 409, nextVerify},
 
-	{CorruptLogLine, "finding", "journal", false, ExitCorrupt, 500, nextVerify},
+	{CorruptLogLine, "finding", "journal", false, ExitCorrupt, 500, nextRepair},
 	{TornTail, "finding", "journal", false, ExitOK, 200, "nothing; the next writer leaves it out"},
-	{TailSuspect, "finding", "journal", false, ExitCorrupt, 500, nextVerify},
+	{TailSuspect, "finding", "journal", false, ExitCorrupt, 500, nextRepair},
 	{Repaired, "finding", "journal", false, ExitOK, 200, "nothing; the repair is in the log"},
 	{Surplus, "finding", "journal", false, ExitOK, 200, "nothing; these bytes were never acknowledged"},
 	{VoidClaim, "finding", "journal", false, ExitOK, 200, "nothing; the next writer skips it"},

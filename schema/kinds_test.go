@@ -81,7 +81,7 @@ func TestKindsAreTheClosedList(t *testing.T) {
 
 func TestEveryKindSaysWhatToDo(t *testing.T) {
 	emitters := []string{"executor", "journal", "lease", "replay", "cmd/steno", "agent"}
-	command := regexp.MustCompile(`steno ((?:verify|lease show|session show) \{session\}|session ls|version)$`)
+	command := regexp.MustCompile(`steno ((?:repair|verify|lease show|session show) \{session\}|session ls|version)$`)
 	for _, k := range schema.Kinds() {
 		if !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(string(k.Kind)) {
 			t.Errorf("%q is no name", k.Kind)
@@ -159,11 +159,11 @@ func TestKindIsItsOwnSentinel(t *testing.T) {
 
 // People paste this line into a shell.
 func TestNextNamesOnlySessionsThatCanBe(t *testing.T) {
-	if got := schema.CorruptLogLine.Next("s1"); got != "run: steno verify s1" {
+	if got := schema.CorruptLogLine.Next("s1"); got != "run: steno repair s1" {
 		t.Errorf("got %q", got)
 	}
 	for _, s := range append([]string{"x; rm -rf ~", "$(reboot)", "`a`", "-rf", "{session}"}, hostile...) {
-		if got := schema.CorruptLogLine.Next(s); got != "run: steno verify SESSION" {
+		if got := schema.CorruptLogLine.Next(s); got != "run: steno repair SESSION" {
 			t.Errorf("%q: got %q", s, got)
 		}
 	}

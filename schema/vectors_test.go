@@ -284,6 +284,28 @@ func TestLogChains(t *testing.T) {
 	}
 }
 
+// Seals have one form: what they hold is all there is, in this order.
+func TestSealsMatchTheVectors(t *testing.T) {
+	places := 0
+	for _, r := range vectors(t, "seals.txt") {
+		data := raw(t, r.text)
+		if err := schema.CheckData(schema.TypeWriterOpened, data); err != nil {
+			t.Errorf("%s: %v", r.title, err)
+		}
+		var s schema.Seal
+		if err := schema.Unmarshal(data, &s); err != nil {
+			t.Errorf("%s: %v", r.title, err)
+		}
+		if got := string(s.Data()); got != string(data) {
+			t.Errorf("%s: encodes to\n%s, not\n%s", r.title, got, data)
+		}
+		places += len(s.Skipped)
+	}
+	if places != 5 {
+		t.Errorf("the vectors list %d places", places)
+	}
+}
+
 func TestDoorMatchesTheVectors(t *testing.T) {
 	for _, r := range vectors(t, "door.txt") {
 		f := strings.Split(r.text, "\t")

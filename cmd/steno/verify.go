@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,11 +23,13 @@ type report struct {
 	Events  int               `json:"events"`
 	Epochs  int               `json:"epochs"`
 	Head    *schema.Head      `json:"head"`
+	Repairs []journal.Listed  `json:"repairs"`        // what they have left out
 	Error   *schema.ErrorBody `json:"error,omitzero"` // why it could not be read at all
 
 	findings []schema.Finding // the first of them, at most maxKept
 	count    int              // how many there are
 	first    *schema.Finding  // the first of severity error
+	kept     schema.Head      // from elsewhere
 	blobs    bool             // they were read too
 }
 
@@ -33,17 +38,41 @@ type report struct {
 const maxKept = 1000
 
 func (a *app) verifyCommand() *cobra.Command {
-	return &cobra.Command{
+	var heads []string
+	var noteFile, verifier string
+	c := &cobra.Command{
 		Use: "verify [SESSION…]", Short: "check every byte of the log of sessions; reads files only",
 		Long: "verify reads every line of a session, or of all of them, and the blobs they name, and names every damaged one.\n" +
-			"Exit 4 exactly when a finding has severity error. With -o json one SESSION gives one object, anything else a list.",
-		Example: "  steno verify\n  steno verify demo -o json",
+			"Exit 4 exactly when a finding has severity error. With -o json one SESSION gives one object, anything else a list.\n" +
+			"A log cannot show that its end was cut off, or that it was written anew: --head and --note hold it against a head\n" +
+			"that was kept elsewhere, from an answer, from steno head or from a signed note.",
+		Example: "  steno verify\n  steno verify demo -o json\n" +
+			"  steno verify --note head.note --verifier example.org/steno+9b2c6a1f+AZ1sT5Vt6wsDBFKmyeIOfrUGJuw5YuqbXcMLGeQmS9iX",
 		RunE: func(c *cobra.Command, sessions []string) error {
 			store, err := a.store(false)
 			if err != nil {
 				return err
 			}
 			defer store.Close()
+			kept, err := keptHeads(heads, sessions)
+			if err != nil {
+				return err
+			}
+			if (noteFile == "") != (verifier == "") {
+				return usage("--note needs --verifier, the key that signs it, and the other way round")
+			}
+			if noteFile != "" {
+				id, head, err := readNote(noteFile, verifier, store.ID())
+				if err != nil {
+					return err
+				}
+				if _, twice := kept[id]; twice {
+					return usage("there are two heads of session %s", id)
+				}
+				if kept[id] = head; len(sessions) == 0 {
+					sessions = []string{id}
+				}
+			}
 			one := len(sessions) == 1
 			if len(sessions) == 0 {
 				for id, err := range store.Sessions(c.Context()) {
@@ -53,19 +82,57 @@ func (a *app) verifyCommand() *cobra.Command {
 					sessions = append(sessions, id)
 				}
 			}
-			return a.verify(c.Context(), store, sessions, one)
+			for _, id := range slices.Sorted(maps.Keys(kept)) { // what is not there any more has been
+				if !slices.Contains(sessions, id) {
+					sessions, one = append(sessions, id), false
+				}
+			}
+			return a.verify(c.Context(), store, sessions, kept, one)
 		},
 	}
+	c.Flags().StringArrayVar(&heads, "head", nil, "a head that was kept elsewhere: HEAD of the one SESSION, or SESSION=HEAD; may be repeated")
+	c.Flags().StringVar(&noteFile, "note", "", "file of a signed note with a head")
+	c.Flags().StringVar(&verifier, "verifier", "", "the verifier key for --note")
+	return c
 }
 
-func (a *app) verify(ctx context.Context, store journal.Store, sessions []string, one bool) error {
+// keptHeads are the heads that the command line gives, by session.
+func keptHeads(args, sessions []string) (map[string]schema.Head, error) {
+	kept := map[string]schema.Head{}
+	for _, arg := range args {
+		id, text, ok := strings.Cut(arg, "=")
+		if !ok {
+			if len(sessions) != 1 {
+				return nil, usage("--head needs one SESSION, or is SESSION=HEAD")
+			}
+			id, text = sessions[0], arg
+		}
+		h, err := schema.ParseHead(text)
+		if err == nil {
+			err = schema.CheckSession(id)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if h.Seq == 0 || h.Epoch == 0 {
+			return nil, usage("a head's epoch and seq count from 1")
+		}
+		if _, twice := kept[id]; twice {
+			return nil, usage("there are two heads of session %s", id)
+		}
+		kept[id] = h
+	}
+	return kept, nil
+}
+
+func (a *app) verify(ctx context.Context, store journal.Store, sessions []string, kept map[string]schema.Head, one bool) error {
 	var worst error
 	list := a.format == "json" && !one
 	if list {
 		io.WriteString(a.out, "[")
 	}
 	for i, id := range sessions {
-		r, _, unread := readSession(ctx, store, id, journal.ScanOptions{Blobs: true})
+		r, _, unread := readSession(ctx, store, id, journal.ScanOptions{Head: kept[id], Blobs: true})
 		if unread != nil { // one bad session never hides another
 			b := schema.Body(unread)
 			r.Error = &b
@@ -98,7 +165,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 
 // readSession reads one session to its end and folds it.
 func readSession(ctx context.Context, store journal.Store, id string, opt journal.ScanOptions) (report, *replay.State, error) {
-	r := report{Session: id, blobs: opt.Blobs}
+	r := report{Session: id, kept: opt.Head, blobs: opt.Blobs}
 	if err := schema.CheckSession(id); err != nil {
 		return r, nil, err
 	}
@@ -114,6 +181,7 @@ func readSession(ctx context.Context, store journal.Store, id string, opt journa
 		}
 	}
 	r.Events, r.Epochs, r.count, r.first = scan.Events, scan.Epochs, scan.Findings, scan.FirstError
+	r.Repairs = scan.Repairs
 	if scan.Events > 0 {
 		head := scan.Head
 		r.Head = &head
@@ -140,7 +208,7 @@ func (r *report) each(ctx context.Context, store journal.Store, give func(schema
 		}
 		return nil
 	}
-	for it, err := range journal.NewScan(store, r.Session, journal.ScanOptions{State: replay.New(), Blobs: r.blobs}).Items(ctx) {
+	for it, err := range journal.NewScan(store, r.Session, journal.ScanOptions{State: replay.New(), Head: r.kept, Blobs: r.blobs}).Items(ctx) {
 		if err == nil && it.Finding != nil {
 			err = give(*it.Finding)
 		}
@@ -196,6 +264,9 @@ func (a *app) printReport(ctx context.Context, store journal.Store, r report) er
 	}
 	if r.Head != nil {
 		fmt.Fprintf(a.out, ", head %s", r.Head)
+	}
+	for _, d := range r.Repairs {
+		fmt.Fprintf(a.out, "\n      repaired in epoch %d by %s, %d lines in %d places left out: %s", d.Epoch, inert(d.By), d.Lines, d.Places, inert(d.Reason))
 	}
 	return r.each(ctx, store, func(f schema.Finding) error {
 		_, err := fmt.Fprintf(a.out, "\n      %s", findingText(f))

@@ -25,8 +25,7 @@ type Case struct {
 	Tools     map[string]struct{ Repeatable bool }
 	Resume    map[string]string
 	Scenario  string
-	DigestAs  string `json:"digest_as"`
-	View      []string
+	DigestAs  string   `json:"digest_as"`
 	ViewOrder []string `json:"view_order"`
 	ViewPairs bool     `json:"view_pairs_are_whole"`
 	Verify    *struct {
@@ -57,6 +56,7 @@ type CaseLog struct {
 	Calls      map[string]string
 	Errors     map[string]schema.Kind
 	Superseded []string
+	View       []string // texts of messages and ids of calls
 	Head       *schema.Head
 	MayAppend  any          `json:"may_append"` // true, false or "forced"
 	Recovered  *CaseFinding // its place only
@@ -163,7 +163,7 @@ func (c *Case) has(name string) bool {
 	return err == nil
 }
 
-// NotYet begins what the table of the cases says of a part that no test runs.
+// NotYet stands in a row before what no test runs, and why.
 const NotYet = "not yet:"
 
 // A CaseRow is a row of the table of the cases.
