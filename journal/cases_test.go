@@ -281,6 +281,80 @@ func TestHealthyCases(t *testing.T) {
 	}
 }
 
+// A log whose end was cut off cleanly is in order, but for a head kept
+// elsewhere. The whole log has that head.
+func TestHeadCases(t *testing.T) {
+	for _, c := range journaltest.Cases(t, "head") {
+		l := layCase(t, c, c.CaseLog)
+		var head schema.Head
+		must(t, schema.Unmarshal(c.Read(t, c.Verify.Head), &head))
+		got, err := journaltest.Read(l.store, c.Session, journal.ScanOptions{Head: head})
+		must(t, err)
+		if got.FirstError == nil || got.FirstError.Kind != c.Verify.Error || len(got.Events) != c.Events {
+			t.Errorf("%s: found are %+v, want %s", c.Name, got.Findings, c.Verify.Error)
+		}
+		_, err = journaltest.Read(l.store, c.Session, journal.ScanOptions{Head: head, Strict: true})
+		if schema.KindOf(err) != c.Verify.Error {
+			t.Errorf("%s: a strict reading gives %v", c.Name, err)
+		}
+		whole := journaltest.Files(t)
+		c.Lay(t, "healthy", whole.Dir(), c.Session)
+		if got, err = journaltest.Read(whole, c.Session, journal.ScanOptions{Head: head}); err != nil || len(got.Findings) > 0 {
+			t.Errorf("%s: the whole log has %v, %v", c.Name, got.Findings, err)
+		}
+	}
+}
+
+// Whatever is wrong with a session, a person can let it be written again; no
+// byte of it changes, nothing that was given is lost, and the log goes on to
+// name what is missing.
+func TestRepairedCases(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for _, c := range journaltest.CasesOf(t, "log", "TestLogCases") {
+		for _, want := range c.Logs() {
+			if want.MayAppend != false || want.Strict.Kind == schema.UnsupportedSchemaVersion {
+				continue
+			}
+			n++
+			t.Run(c.Name+"/"+want.Log, func(t *testing.T) {
+				t.Parallel()
+				l := layCase(t, c, want)
+				l.lenient()
+				opt := journal.RepairOptions{Holder: journaltest.Options().Holder, NewState: journaltest.Options().NewState,
+					By: "a test", Reason: "it says so", AcceptTail: true, DryRun: true}
+				for _, opt.DryRun = range []bool{true, false} {
+					_, err := journal.Repair(ctx, l.store, want.Session, opt)
+					must(t, err)
+					if opt.DryRun {
+						l.unchanged("a dry run")
+					}
+				}
+				after := files(t, l.dir)
+				for path, b := range l.before {
+					if after[path] != b {
+						t.Errorf("a repair has changed %s", path)
+					}
+				}
+				now, err := journaltest.Read(l.store, want.Session, journal.ScanOptions{Strict: true})
+				must(t, err)
+				if len(now.Events) != len(l.read.Events)+2 || now.Count(schema.Repaired) == 0 { // its seal and its release
+					t.Errorf("%d events, %d before; found are %+v", len(now.Events), len(l.read.Events), now.Findings)
+				}
+				for i, e := range l.read.Events {
+					if now.Events[i].Head() != e.Head() {
+						t.Fatalf("event %d is another", i)
+					}
+				}
+				journaltest.Append(t, journaltest.OpenWith(t, l.store, want.Session, journaltest.Options()), journaltest.Note("goes on"))
+			})
+		}
+	}
+	if n < 30 {
+		t.Errorf("only %d logs were damaged", n)
+	}
+}
+
 // What a projection has to show, as far as the state says it: the messages
 // that count, and each call once, in the order in which they began.
 func TestViewCases(t *testing.T) {

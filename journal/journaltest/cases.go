@@ -220,17 +220,23 @@ func AllCases(t testing.TB) (cases []*Case) {
 // Cases are those of which the table says that this test runs their part.
 func Cases(t *testing.T, part string) (cases []*Case) {
 	t.Helper()
-	mine := map[string]bool{}
+	return CasesOf(t, part, t.Name())
+}
+
+// CasesOf are those of which the table says that a test runs their part.
+func CasesOf(t *testing.T, part, test string) (cases []*Case) {
+	t.Helper()
+	its := map[string]bool{}
 	for _, r := range CaseTable(t) {
-		mine[r.Case] = mine[r.Case] || r.Part == part && slices.Contains(strings.Fields(r.Test), t.Name())
+		its[r.Case] = its[r.Case] || r.Part == part && slices.Contains(strings.Fields(r.Test), test)
 	}
 	for _, c := range AllCases(t) {
-		if mine[c.Name] {
+		if its[c.Name] {
 			cases = append(cases, c)
 		}
 	}
 	if len(cases) == 0 {
-		t.Fatalf("the table has no %s for %s", part, t.Name())
+		t.Fatalf("the table has no %s for %s", part, test)
 	}
 	return cases
 }
