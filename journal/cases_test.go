@@ -336,7 +336,7 @@ func TestRepairedCases(t *testing.T) {
 						t.Errorf("a repair has changed %s", path)
 					}
 				}
-				now, err := journaltest.Read(l.store, want.Session, journal.ScanOptions{Strict: true})
+				now, err := journaltest.Read(l.store, want.Session, journal.ScanOptions{Strict: true, Blobs: true})
 				must(t, err)
 				if len(now.Events) != len(l.read.Events)+2 || now.Count(schema.Repaired) == 0 { // its seal and its release
 					t.Errorf("%d events, %d before; found are %+v", len(now.Events), len(l.read.Events), now.Findings)
