@@ -30,16 +30,16 @@ const (
 const Deadline = 30 * time.Second
 
 // Main is for TestMain. It runs the tests, or, in a child process that Start
-// has made of the same binary, the role it was started for. The role "writer"
-// is always there.
+// has made of the same binary, the role it was started for. The roles "writer",
+// "stormer" and "viewer" are always there.
 func Main(m interface{ Run() int }, roles map[string]func(arg []byte) error) {
 	role := os.Getenv(roleEnv)
 	if role == "" {
 		os.Exit(m.Run())
 	}
 	f := roles[role]
-	if role == "writer" {
-		f = writer
+	if own := map[string]func([]byte) error{"writer": writer, "stormer": stormer, "viewer": viewer}[role]; own != nil {
+		f = own
 	}
 	if f == nil {
 		fmt.Fprintln(os.Stderr, "no such role:", role)
@@ -265,18 +265,9 @@ func (p *Process) WaitForEither(words ...string) (word string) {
 
 // Acknowledged gives the heads that the child was told are recorded, those of
 // its seals too.
-func (p *Process) Acknowledged() (heads []schema.Head) {
+func (p *Process) Acknowledged() []schema.Head {
 	p.t.Helper()
-	for _, line := range p.Lines() {
-		if first, rest, _ := strings.Cut(line, " "); first == "ack" || first == "open" {
-			h, err := schema.ParseHead(rest)
-			if err != nil {
-				p.t.Fatal(err)
-			}
-			heads = append(heads, h)
-		}
-	}
-	return heads
+	return p.Heads("open", "ack")
 }
 
 // Err waits for the error that ended the child.
