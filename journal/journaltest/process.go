@@ -145,6 +145,8 @@ type Process struct {
 	mu    sync.Mutex
 	moved *sync.Cond
 	lines []string
+	stamp func() int64 // taken of each line as it arrives
+	at    []int64
 	eof   bool
 	ended bool // waited for
 }
@@ -153,11 +155,16 @@ type Process struct {
 // when the test ends.
 func Start(t testing.TB, role string, arg any) *Process {
 	t.Helper()
+	return start(t, role, arg, func() int64 { return 0 })
+}
+
+func start(t testing.TB, role string, arg any, stamp func() int64) *Process {
+	t.Helper()
 	b, err := json.Marshal(arg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Process{t: t, cmd: exec.Command(os.Args[0], "-test.run=^$")}
+	p := &Process{t: t, stamp: stamp, cmd: exec.Command(os.Args[0], "-test.run=^$")}
 	p.moved = sync.NewCond(&p.mu)
 	p.cmd.Env = append(os.Environ(), roleEnv+"="+role, argEnv+"="+string(b))
 	p.cmd.Stderr = os.Stderr
@@ -188,8 +195,10 @@ func (p *Process) listen(out io.Reader) {
 	in := bufio.NewReader(out)
 	for {
 		line, err := in.ReadString('\n')
+		at := p.stamp()
 		p.mu.Lock()
 		if err == nil {
+			p.at = append(p.at, at)
 			p.lines = append(p.lines, strings.TrimSuffix(line, "\n"))
 		} else {
 			p.eof = true

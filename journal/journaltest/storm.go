@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"sort"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -73,6 +75,8 @@ type Stormer struct {
 	NoSync  bool
 	Again   bool
 	Pad     int // bytes of a note's text at least
+
+	Stamp func() int64 `json:"-"` // taken of each line as it arrives; it only grows
 }
 
 // A Storm is a child in role "stormer" with its counter.
@@ -86,7 +90,10 @@ func StartStormer(t testing.TB, s Stormer) *Storm {
 	t.Helper()
 	c := NewCounter(t)
 	s.Counter = c.path
-	return &Storm{Start(t, "stormer", s), c}
+	if s.Stamp == nil {
+		s.Stamp = func() int64 { return 0 }
+	}
+	return &Storm{start(t, "stormer", s, s.Stamp), c}
 }
 
 // Write tells the child to write into a session.
@@ -209,9 +216,18 @@ func viewer(arg []byte) error {
 }
 
 // Heads gives the heads of all lines that begin with one of these words.
-func (p *Process) Heads(words ...string) (heads []schema.Head) {
+func (p *Process) Heads(words ...string) []schema.Head {
 	p.t.Helper()
-	for _, line := range p.Lines() {
+	return p.HeadsUntil(math.MaxInt64, words...)
+}
+
+// HeadsUntil gives those that arrived at a stamp or before it.
+func (p *Process) HeadsUntil(stamp int64, words ...string) (heads []schema.Head) {
+	p.t.Helper()
+	p.mu.Lock()
+	lines := p.lines[:sort.Search(len(p.at), func(i int) bool { return p.at[i] > stamp })]
+	p.mu.Unlock()
+	for _, line := range lines {
 		first, rest, _ := strings.Cut(line, " ")
 		for _, w := range words {
 			if first != w {
@@ -241,7 +257,7 @@ func (p *Process) Take(word string) (lines []string) {
 		if at < 0 {
 			return false
 		}
-		lines, p.lines = p.lines[:at:at], p.lines[at:]
+		lines, p.lines, p.at = p.lines[:at:at], p.lines[at:], p.at[at:]
 		return true
 	})
 	return lines

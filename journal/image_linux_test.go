@@ -1,0 +1,169 @@
+package journal_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"steno/journal"
+	"steno/journal/journaltest"
+	"steno/schema"
+)
+
+// File systems for the images, with the least size that they take. The first
+// is on every machine that has any.
+var imageSystems = []struct {
+	name, mkfs string
+	args       []string
+	megabytes  int
+}{
+	{"ext4", "mkfs.ext4", []string{"-q", "-F", "-b", "4096", "-J", "size=4"}, 24},
+	{"xfs", "mkfs.xfs", []string{"-q", "-f"}, 320},
+	{"btrfs", "mkfs.btrfs", []string{"-q", "-f"}, 128},
+}
+
+// imagesMissing says what keeps this machine from mounting images.
+func imagesMissing() string {
+	if os.Geteuid() != 0 {
+		return "not root"
+	}
+	for _, dev := range []string{"/dev/fuse", "/dev/loop-control"} {
+		if _, err := os.Stat(dev); err != nil {
+			return "no " + dev
+		}
+	}
+	return ""
+}
+
+// makeImage makes an empty file system in a file.
+func makeImage(t *testing.T, path, mkfs string, args []string, megabytes int) {
+	t.Helper()
+	f, err := os.Create(path)
+	must(t, err)
+	must(t, f.Truncate(int64(megabytes)<<20))
+	must(t, f.Close())
+	journaltest.Run(t, mkfs, append(args, path)...)
+}
+
+// mounted mounts an image while f runs.
+func mounted(t *testing.T, system, image string, f func(dir string)) error {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", system, "-o", "loop", image, dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("mount: %w: %s", err, out)
+	}
+	defer func() {
+		if t.Failed() { // writers may still be on it
+			journaltest.Run(t, "umount", "--lazy", dir)
+		} else {
+			journaltest.Run(t, "umount", dir)
+		}
+	}()
+	f(dir)
+	return nil
+}
+
+// onDisk lets writers work on a real file system for a while, each killed in
+// its turn, and then cuts the power n times. It returns how many cuts lost
+// something that was acknowledged.
+func onDisk(t *testing.T, seed uint64, system, mkfs string, args []string, megabytes, n int, noSync bool) (bad int) {
+	t.Helper()
+	r := journaltest.Rand(seed, system, noSync)
+	image := filepath.Join(journaltest.TempDir(t), "image")
+	makeImage(t, image, mkfs, args, megabytes)
+	base, err := os.ReadFile(image)
+	must(t, err)
+	var now atomic.Pointer[journaltest.Storm]
+	device := journaltest.MountDevice(t, base, func() bool { p := now.Load(); return p != nil && p.Unanswered() })
+	var writers []*journaltest.Storm
+	var from, to int64
+	must(t, mounted(t, system, device.Path, func(dir string) {
+		store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
+		must(t, err)
+		defer store.Close()
+		from = device.Position()
+		for len(writers) < 3+n/40 {
+			p := journaltest.StartStormer(t, journaltest.Stormer{Dir: store.Dir(), NoSync: noSync, Pad: r.IntN(3000), Stamp: device.Position})
+			writers = append(writers, p)
+			now.Store(p)
+			p.Write("s1", false)
+			p.WaitFor("ack", 1+r.IntN(20))
+			if noSync { // nothing reaches the disk until the kernel thinks of it
+				journaltest.Run(t, "sync", "-f", dir)
+				p.WaitFor("ack", len(p.Heads("ack"))+5)
+			}
+			p.Kill()
+		}
+		to = device.Position()
+	}))
+	device.Unmount(t)
+	var counts, told, unmountable int
+	device.Cuts(r, from, to, n, func(img []byte, position int64, busy bool) {
+		if t.Failed() {
+			return
+		}
+		must(t, os.WriteFile(image, img, 0o600))
+		var acknowledged []schema.Head
+		for _, p := range writers {
+			acknowledged = append(acknowledged, p.HeadsUntil(position, "open", "ack")...)
+		}
+		told = len(acknowledged)
+		err := mounted(t, system, image, func(dir string) {
+			if busy {
+				counts++
+			}
+			store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
+			must(t, err)
+			defer store.Close()
+			if noSync {
+				if l, err := journaltest.Read(store, "s1", journal.ScanOptions{}); len(acknowledged) > 0 && (err != nil || l.FirstError != nil || len(l.Missing(acknowledged)) > 0) {
+					bad++
+				}
+				return
+			}
+			after(t, store, acknowledged, func() string {
+				journaltest.Keep(t, dir)
+				return fmt.Sprintf("%s, cut at %d", system, position)
+			})
+		})
+		// A file system may need more of a disk than that sectors are whole;
+		// such a cut says nothing of steno.
+		if err != nil {
+			t.Logf("%s, cut at %d: %v", system, position, err)
+			unmountable++
+		}
+	})
+	if unmountable > n/10 {
+		t.Errorf("%s: %d of %d images cannot be mounted", system, unmountable, n)
+	}
+	what := "synced"
+	if noSync {
+		what = "not synced"
+	}
+	journaltest.Tried("power on %s, %s: %d cuts, %d of them count, %d lost something, %d could not be mounted, %d acknowledged records at the last, seed %d",
+		system, what, n, counts, bad, unmountable, told, seed)
+	return bad
+}
+
+func TestPowerCutOnRealFileSystems(t *testing.T) {
+	if why := imagesMissing(); why != "" {
+		journaltest.Tried("power on real file systems: SKIPPED: %s", why)
+		return
+	}
+	seed := journaltest.Seed(t)
+	for _, s := range imageSystems[:journaltest.Amount(1, 3, 3)] {
+		if _, err := exec.LookPath(s.mkfs); err != nil {
+			journaltest.Tried("power on %s: SKIPPED: no %s here", s.name, s.mkfs)
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			onDisk(t, seed, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 30, 200), false)
+			if onDisk(t, seed, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 8, 20), true) == 0 {
+				t.Error("nothing was synced, and nothing is missing after a power cut")
+			}
+		})
+	}
+}
