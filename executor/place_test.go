@@ -346,15 +346,6 @@ func (c *counter) of(id string) int {
 	return c.runs[id]
 }
 
-func (c *counter) all() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, k := range c.runs {
-		n += k
-	}
-	return n
-}
-
 // effects reads a file in which each run of a tool has left a line.
 func effects(t testing.TB, path string) []string {
 	t.Helper()

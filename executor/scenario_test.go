@@ -5,16 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
-	"steno/executor"
-	"steno/journal"
 	"steno/journal/journaltest"
 	"steno/lease"
 	"steno/schema"
@@ -28,7 +24,9 @@ type step struct {
 	Path, To, Kind, Mode, What, Signal, At string
 	Call, Tool                             string
 	Size, Times, N                         int
-	DryRun                                 bool `json:"dry_run"`
+	DryRun                                 bool   `json:"dry_run"`
+	ArgsFile                               string `json:"args_file"`
+	OutputBytes                            int    `json:"output_bytes"`
 	Data, Args                             json.RawMessage
 	Of                                     []string
 	Steps, Then                            []step
@@ -52,21 +50,28 @@ type wanted struct {
 	Losers                          schema.Kind
 	AtOnce                          int             `json:"at_once"`
 	SessionID                       json.RawMessage `json:"session_id"`
+	DataHas                         string          `json:"data_has"`    // a place in the call, or in its result
+	BlobSHA256                      string          `json:"blob_sha256"` // of what is kept there
+	Any                             []wanted
 }
 
 // A scene is where a scenario plays: a folder with a store and what lies
 // around it, a server, and whoever is named.
 type scene struct {
 	*testing.T
-	place   *place
-	base    string // the folder around the store
-	outside string // a folder that no store has anything to do with
-	session string
-	writers map[string]*writer
-	node    *node
-	runs    *counter
-	answers map[string][]byte // to each call, and the line of each event id
-	before  map[string]string // what lay in the store, and outside, when it was looked at last
+	kase       *journaltest.Case
+	place      *place
+	maxPayload int
+	base       string // the folder around the store
+	outside    string // a folder that no store has anything to do with
+	session    string
+	writers    map[string]*writer
+	node       *node
+	calls      map[string][]string // of each tool
+	runs       *counter
+	output     int               // what the tool emit says, in bytes
+	answers    map[string][]byte // to each call, and the line of each event id
+	before     map[string]string // what lay in the store, and outside, when it was looked at last
 }
 
 func TestScenarioCases(t *testing.T) {
@@ -75,6 +80,7 @@ func TestScenarioCases(t *testing.T) {
 			t.Parallel()
 			var spec struct {
 				Store, Session, Log string
+				MaxPayload          int `json:"max_payload"`
 				Steps               []step
 			}
 			d := json.NewDecoder(bytes.NewReader(c.Read(t, "steps.json")))
@@ -82,7 +88,7 @@ func TestScenarioCases(t *testing.T) {
 			if err := d.Decode(&spec); err != nil {
 				t.Fatal(err)
 			}
-			s := &scene{T: t, session: "s1", outside: journaltest.TempDir(t), writers: map[string]*writer{}, runs: newCounter(false), answers: map[string][]byte{}}
+			s := &scene{T: t, kase: c, maxPayload: spec.MaxPayload, calls: map[string][]string{}, session: "s1", outside: journaltest.TempDir(t), writers: map[string]*writer{}, runs: newCounter(false), answers: map[string][]byte{}}
 			if spec.Session != "" {
 				s.session = spec.Session
 			}
@@ -111,7 +117,7 @@ func TestScenarioCases(t *testing.T) {
 func (s *scene) fresh() {
 	s.base = journaltest.TempDir(s)
 	store := journaltest.FilesIn(s, filepath.Join(s.base, "store"))
-	s.place = &place{s.T, journaltest.StartNATS(s, journaltest.NATSOptions{}), store.Dir()}
+	s.place = &place{s.T, journaltest.StartNATS(s, journaltest.NATSOptions{MaxPayload: s.maxPayload}), store.Dir()}
 }
 
 // path is what a name in a step means.
@@ -178,6 +184,8 @@ func (s *scene) step(at string, st step) {
 		s.writer(st.Who).WaitFor("parked", 1)
 	case "spawn":
 		s.spawn(at, st, w)
+	case "tool":
+		s.output = st.OutputBytes
 	case "run":
 		s.run(at, st, w)
 	case "read", "verify":
@@ -312,161 +320,5 @@ func (s *scene) spawn(at string, st step, w *wanted) {
 	l := journaltest.Verify(s, s.place.store(), s.session)
 	if want := fmt.Sprintf(`"1 to %d, no gap, no repeat"`, len(l.Events)); string(w.Seq) != want {
 		s.Errorf("step %s: numbers %s, want %s", at, want, w.Seq)
-	}
-}
-
-// executor is the one that answers calls.
-func (s *scene) executor() *node {
-	if s.node == nil {
-		s.node = s.place.node([]executor.Tool{s.runs.tool("shell", false), s.runs.tool("echo", false)})
-	}
-	return s.node
-}
-
-func (s *scene) openExecutor(at string, st step, w *wanted) {
-	s.Helper()
-	a, err := s.executor().client.Open(within(s), executor.OpenRequest{Session: s.session})
-	s.must(err)
-	h, err := schema.ParseHead(a.Head)
-	s.must(err)
-	if w.Epoch != 0 && h.Epoch != w.Epoch || w.How != "" && a.Created != (w.How == schema.HowNew) {
-		s.Errorf("step %s: epoch %d, created: %t; want %+v", at, h.Epoch, a.Created, w)
-	}
-}
-
-// run sends a call through the request door.
-func (s *scene) run(at string, st step, w *wanted) {
-	s.Helper()
-	req := executor.Request{CallID: st.Call, Name: st.Tool, Args: []byte(st.Args), DryRun: st.DryRun}
-	a, err := s.executor().client.Call(within(s), s.session, req)
-	if kind := schema.KindOf(err); kind != w.Error && !(w.Fails != nil && *w.Fails && kind.Known()) {
-		s.Fatalf("step %s: call %s gives %v, want %q", at, st.Call, err, w.Error)
-	}
-	if w.OK != nil && (err != nil || *w.OK != field[bool](s, a.Data, "ok")) {
-		s.Errorf("step %s: call %s gives %s, %v", at, st.Call, a.Data, err)
-	}
-	// How often the tool has run by now; of a call that is refused, for it.
-	runs := s.runs.of(st.Call)
-	if err == nil {
-		runs = s.runs.all()
-	}
-	if w.Runs != nil && *w.Runs != runs {
-		s.Errorf("step %s: the tool has run %d times, want %d", at, runs, *w.Runs)
-	}
-	if w.SameAnswer != nil && *w.SameAnswer != bytes.Equal(a.Data, s.answers[st.Call]) {
-		s.Errorf("step %s: the answer is %s, the first was %s", at, a.Data, s.answers[st.Call])
-	}
-	if err == nil && s.answers[st.Call] == nil {
-		s.answers[st.Call] = a.Data
-	}
-}
-
-// read reads the session leniently.
-func (s *scene) read(at string, w *wanted) {
-	s.Helper()
-	store, err := journal.OpenFiles(s.path("store"), false)
-	s.must(err)
-	defer store.Close()
-	l, err := journaltest.Read(store, s.session, journal.ScanOptions{})
-	if schema.KindOf(err) != w.Error {
-		s.Fatalf("step %s: reading gives %v, want %q", at, err, w.Error)
-	}
-	if text := fmt.Sprint(err, schema.AsError(err)); w.NamesTarget != nil && *w.NamesTarget != (strings.Contains(text, "victim") || strings.Contains(text, s.outside)) {
-		s.Errorf("step %s: the error is %s", at, text)
-	}
-	if w.Events != nil && len(l.Events) != *w.Events {
-		s.Errorf("step %s: %d events, want %d", at, len(l.Events), *w.Events)
-	}
-	if w.OK != nil && *w.OK != (l.FirstError == nil) || w.Findings != nil && len(l.Findings) != len(w.Findings) {
-		s.Errorf("step %s: found are %+v", at, l.Findings)
-	}
-	for _, f := range l.Findings {
-		if w.Only != nil && !slices.Contains(w.Only, f.Kind) {
-			s.Errorf("step %s: found is %+v", at, f)
-		}
-	}
-}
-
-func (s *scene) restart(what string) {
-	s.Helper()
-	switch what {
-	case "executor":
-		s.node.stop()
-		s.node = nil
-		s.executor()
-	case "store": // a fresh one, with one session
-		for _, w := range s.writers {
-			w.Kill()
-		}
-		clear(s.writers)
-		s.fresh()
-		journaltest.Release(s, journaltest.OpenWith(s, s.place.store(), "other", journaltest.Options()))
-		s.write("restart", step{Do: "open", Who: "maker"}, &wanted{})
-		s.write("restart", step{Do: "close", Who: "maker"}, &wanted{})
-	default:
-		s.Fatalf("nobody knows how to restart %s", what)
-	}
-}
-
-// link puts a link, or another odd file, where something of ours was.
-func (s *scene) link(st step) {
-	s.Helper()
-	path, to := s.path(st.Path), s.path(st.To)
-	switch st.Path {
-	case "store": // it goes on to be there under the other name
-		s.must(os.Rename(path, to))
-	case "elsewhere":
-		s.must(os.Link(to, path))
-		return
-	default:
-		s.must(os.RemoveAll(path))
-	}
-	switch st.Kind {
-	case "symbolic":
-		s.must(os.Symlink(to, path))
-	case "hard":
-		s.must(os.Link(to, path))
-	case "fifo":
-		s.must(syscall.Mkfifo(path, 0o600))
-	default:
-		s.Fatalf("there is no %s link", st.Kind)
-	}
-}
-
-func (s *scene) look(at, what string, w *wanted) {
-	s.Helper()
-	store := s.place.store()
-	switch what {
-	case "sessions":
-		n := 0
-		for _, err := range store.Sessions(within(s)) {
-			s.must(err)
-			n++
-		}
-		if n != *w.Count {
-			s.Errorf("step %s: there are %d sessions", at, n)
-		}
-	case "lease":
-		st, err := store.Lease(within(s), s.session)
-		s.must(err)
-		if st.State != w.State || st.Epoch != w.Epoch {
-			s.Errorf("step %s: the lease is %s in epoch %d, want %+v", at, st.State, st.Epoch, w)
-		}
-	case "folder":
-		list, err := store.Segments(within(s), s.session)
-		s.must(err)
-		epochs := []uint64{}
-		for _, g := range list {
-			epochs = append(epochs, g.Epoch)
-		}
-		if !slices.Equal(epochs, w.Segments) {
-			s.Errorf("step %s: there are the segments %v, want %v", at, epochs, w.Segments)
-		}
-	case "victim":
-		if now := s.content(s.outside); *w.Changed == maps.Equal(now, s.before) {
-			s.Errorf("step %s: outside lies %q, before %q", at, now, s.before)
-		}
-	default:
-		s.Fatalf("step %s: nobody knows how to look at %s", at, what)
 	}
 }
