@@ -85,7 +85,8 @@ func (s *session) live() {
 func (s *session) open() error {
 	// A look at the lease costs less than the whole log, which journal.Open
 	// reads before it asks.
-	if st, err := s.x.cfg.Store.Lease(s.ctx, s.id); err == nil && st.State == lease.Active {
+	st, err := s.x.cfg.Store.Lease(s.ctx, s.id)
+	if err == nil && (st.State == lease.Active || st.State == lease.Ambiguous && !st.Undecided) {
 		return st.Err(s.id)
 	}
 	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish}

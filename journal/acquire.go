@@ -1,8 +1,10 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -25,8 +27,11 @@ type Options struct {
 	// Started is the data of session_started for a session that has none yet;
 	// nil is the empty object.
 	Started []byte
-	// Force takes the session from a holder that may be alive. The old writer
-	// ends in lost; safe, but two that force each other make no progress.
+	// Force takes the session from a holder that may be alive, also from one
+	// that beats. The old writer ends in lost. A session that was come by by
+	// force, or is being claimed, is forced only after it has stayed with its
+	// holder for one to two seconds: those who force each other would make no
+	// progress otherwise.
 	Force bool
 	// By and Reason go into the seal of a take-over.
 	By, Reason string
@@ -45,7 +50,10 @@ const acquireTries = 5
 // check.
 //
 // NotFound: there is no such session. SessionWriterActive and
-// SessionWriterAmbiguous: another process has it, or may have. CorruptLogLine,
+// SessionWriterAmbiguous: another process has it, or may have. Where only
+// watching the holder tells which of the two, Open takes up to lease.Window; so
+// it does while another process is between its claim and its seal.
+// CorruptLogLine,
 // TailSuspect and UnsupportedSchemaVersion: the log is damaged or newer, and
 // nothing was claimed. LogReadFailed, LogWriteFailed, SyncFailed: the disk.
 func Open(ctx context.Context, store Store, session string, opt Options) (*Journal, error) {
@@ -61,7 +69,7 @@ func Open(ctx context.Context, store Store, session string, opt Options) (*Journ
 		}
 		if try == acquireTries {
 			if epoch, ok := schema.AsError(err).Details["epoch"].(uint64); ok { // the slot, and not the session's name
-				err = schema.AsError(lease.Status{State: lease.Active, Epoch: epoch}.Err(session)).Cause(err)
+				err = schema.AsError(lease.Status{State: lease.Active, Evidence: lease.Evidence{Epoch: epoch}}.Err(session)).Cause(err)
 			}
 			return nil, err
 		}
@@ -80,8 +88,22 @@ func acquire(ctx context.Context, store Store, session string, opt Options) (*Jo
 		return nil, err
 	}
 	// (1) Probe.
+	look := func() (lease.Status, error) { return store.Lease(ctx, session) }
+	switch {
+	case opt.Force:
+		before.Lease, err = giveTime(ctx, before.Lease, look)
+	case before.Lease.Undecided:
+		before.Lease, err = lease.Observe(ctx, look)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if err := before.Lease.Err(session); err != nil && !opt.Force {
 		return nil, err
+	}
+	if epoch := before.Lease.Epoch; epoch != before.top() { // it moved meanwhile
+		return nil, schema.Errorf(schema.AlreadyExists, "another process has claimed epoch %d of session %s", epoch, session).
+			With("session", session).With("epoch", epoch)
 	}
 	// (2, 3) Claim.
 	claim := schema.Claim{Session: session, Epoch: before.top() + 1, Time: time.Now(), Holder: opt.Holder}
@@ -98,6 +120,30 @@ func acquire(ctx context.Context, store Store, session string, opt Options) (*Jo
 		return nil, errors.Join(err, w.Release())
 	}
 	return j, nil
+}
+
+// minHold is how long a session that was forced stays with its holder at
+// least, and at most twice as long, before it is forced again.
+const minHold = time.Second
+
+// giveTime lets the holder of a session that was come by by force, or that is
+// being claimed, have it for a while, by our own steady clock. Where it moves
+// on meanwhile there is another holder, and the acquisition starts over. An
+// ordinary holder is given no time.
+func giveTime(ctx context.Context, st lease.Status, look func() (lease.Status, error)) (lease.Status, error) {
+	began, epoch, hold := time.Now(), st.Epoch, minHold+rand.N(minHold)
+	for st.Held && (st.Forced || !st.Sealed) && st.Epoch == epoch && time.Since(began) < hold {
+		select {
+		case <-ctx.Done():
+			return st, ctx.Err()
+		case <-time.After(min(20*time.Millisecond, hold)):
+		}
+		var err error
+		if st, err = look(); err != nil {
+			return st, err
+		}
+	}
+	return st, nil
 }
 
 // survey reads a session before it is claimed. A session that may be made and
@@ -136,7 +182,7 @@ func (s *Scan) refuse(force bool) error {
 		return nil
 	}
 	if !s.hard { // only a claim that cannot be read: who knows whose it is
-		return lease.Status{State: lease.Ambiguous, Epoch: s.top()}.Err(s.session)
+		return lease.Evidence{Epoch: s.top()}.Status().Err(s.session)
 	}
 	return s.FirstError.Err(s.session)
 }
@@ -211,30 +257,29 @@ func (j *Journal) sealOf(s *Scan, was lease.Status, claim schema.Claim, released
 			seal.Void = append(seal.Void, g.epoch)
 		}
 	}
+	evidence := &schema.Evidence{State: string(was.State), Observed: was.Observed(),
+		By: cmp.Or(opt.By, opt.Holder.Program), Reason: cmp.Or(opt.Reason, "the session was asked for")}
+	forced := was.State == lease.Active || was.State == lease.Ambiguous
 	if s.open == nil {
+		if forced { // there is nothing to take over but somebody's claim
+			seal.Evidence = evidence
+		}
 		return seal
 	}
 	length, size := s.end, s.open.size
 	seal.Previous = &schema.Previous{Epoch: s.open.epoch, Len: &length, Size: &size, Seq: s.last, Sum: s.sum}
-	evidence := schema.Evidence{State: string(was.State), By: opt.By, Reason: opt.Reason}
 	switch {
-	case was.State == lease.Active:
-		seal.How, evidence.Observed = schema.HowForced, "the lock is held"
-	case was.State == lease.Ambiguous:
-		seal.How, evidence.Observed = schema.HowForced, "the newest claim cannot be read"
+	case forced:
+		seal.How = schema.HowForced
 	case released:
 		seal.How = schema.HowResumed
 		return seal
 	default:
-		seal.How, evidence.State = schema.HowTakeover, string(lease.Stale)
-		evidence.Observed = "the lock is free and nothing was released"
+		seal.How = schema.HowTakeover
+		if was.State != lease.Stale {
+			evidence.State, evidence.Observed = string(lease.Stale), "nothing was released"
+		}
 	}
-	if evidence.By == "" {
-		evidence.By = opt.Holder.Program
-	}
-	if evidence.Reason == "" {
-		evidence.Reason = "the session was asked for"
-	}
-	seal.Evidence = &evidence
+	seal.Evidence = evidence
 	return seal
 }

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -26,6 +27,7 @@ type Files struct {
 	sessions  *os.Root // <dir>/sessions
 	id        string
 	caseBlind bool // the file system takes two spellings for one name
+	holders   *lease.Holders
 	faults    *lease.Faults
 }
 
@@ -46,7 +48,7 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 	if err != nil {
 		return nil, schema.Errorf(schema.LogReadFailed, "the store's folder %s cannot be opened: %s", dir, plain(err)).Cause(err)
 	}
-	f := &Files{root: root}
+	f := &Files{root: root, holders: lease.NewHolders(root)}
 	if err := f.open(create); err != nil {
 		f.Close()
 		return nil, err
@@ -207,8 +209,9 @@ func (f *Files) WithFaults(faults *lease.Faults) *Files {
 	return &c
 }
 
-// Close closes the store. Writers that were claimed stay open.
+// Close closes the store and ends the beat of its writers, which stay open.
 func (f *Files) Close() error {
+	f.holders.Close()
 	err := f.root.Close()
 	if f.sessions != nil {
 		err = errors.Join(err, f.sessions.Close())
@@ -288,14 +291,14 @@ func (f *Files) Read(_ context.Context, session string, epoch uint64, offset int
 	return s, nil
 }
 
-// Lease says who writes a session.
+// Lease says who writes a session, as far as that can be said at once.
 func (f *Files) Lease(_ context.Context, session string) (lease.Status, error) {
 	d, err := f.dir(session)
 	if err != nil {
 		return lease.Status{}, err
 	}
 	defer d.Close()
-	return d.Status()
+	return d.Status(f.holders)
 }
 
 // Claim takes a slot. See [lease.Dir.Claim].
@@ -308,16 +311,22 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 			return nil, err
 		}
 	}
+	claim, err := schema.DecodeClaim(bytes.TrimSuffix(header, []byte("\n")), session, epoch)
+	if err != nil {
+		return nil, schema.Errorf(schema.Internal, "the claim of session %s cannot be read", session).With("session", session).Cause(err)
+	}
 	d, err := lease.Open(f.sessions, session, f.faults)
 	if err != nil {
 		return nil, err
 	}
-	slot, err := d.Claim(epoch, header)
-	if err != nil {
+	w := &fileWriter{dir: d, lane: f.holders.Join(claim.Holder)} // it beats before it is seen
+	if w.slot, err = d.Claim(epoch, header); err != nil {
+		w.lane.Leave()
 		d.Close()
 		return nil, err
 	}
-	return &fileWriter{dir: d, slot: slot}, nil
+	w.slot.BeatIn(w.lane)
+	return w, nil
 }
 
 func (f *Files) makeSession(session string) error {
@@ -355,6 +364,7 @@ func (f *Files) sameCase(session string) error {
 type fileWriter struct {
 	dir   *lease.Dir
 	slot  *lease.Slot
+	lane  *lease.Lane
 	swept bool
 }
 
@@ -376,7 +386,11 @@ func (w *fileWriter) Append(_ context.Context, lines []byte) (Outcome, error) {
 	return Stored, nil
 }
 
-func (w *fileWriter) Release() error { return errors.Join(w.slot.Close(), w.dir.Close()) }
+func (w *fileWriter) Release() error {
+	err := errors.Join(w.slot.Close(), w.dir.Close())
+	w.lane.Leave() // last: while it holds the lock it beats
+	return err
+}
 
 // plain is the reason of a file error without the path in it.
 func plain(err error) string {

@@ -6,4 +6,6 @@ import (
 	"steno/journal/journaltest"
 )
 
-func TestMain(m *testing.M) { journaltest.Main(m, nil) }
+func TestMain(m *testing.M) {
+	journaltest.Main(m, map[string]func([]byte) error{"forcer": forcer})
+}

@@ -84,6 +84,37 @@ func TestAReadOnlyMountIsReadAndNotWritten(t *testing.T) {
 	}
 }
 
+// Lock and beat of a living writer are seen through a mount that cannot be
+// written.
+func TestALivingWriterIsSeenThroughAReadOnlyMount(t *testing.T) {
+	store := journaltest.Files(t)
+	dir := t.TempDir()
+	switch err := unix.Mount(store.Dir(), dir, "", unix.MS_BIND, ""); {
+	case err == unix.EPERM && os.Geteuid() == 0:
+		return // a container without the right to mount
+	case err == unix.EPERM:
+		t.Skip("needs the right to mount")
+	case err != nil:
+		t.Fatal(err)
+	}
+	defer func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	must(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	j := journaltest.Open(t, store, "s1")
+	seen, err := journal.OpenFiles(dir, false)
+	must(t, err)
+	defer seen.Close()
+	for range 2 {
+		st, err := seen.Lease(ctx, "s1")
+		if err != nil || st.State != lease.Active || st.Undecided || st.Beat == nil {
+			t.Errorf("the lease is %+v, %v", st, err)
+		}
+		journaltest.Append(t, j, journaltest.Note("it has not noticed"))
+	}
+	if _, err := journal.Open(ctx, seen, "s1", journaltest.Options()); !errors.Is(err, schema.SessionWriterActive) {
+		t.Errorf("opening gives %v", err)
+	}
+}
+
 func TestAStoreWithoutTheRightToWriteIsReadAndNotWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "store")
 	fill(t, dir)

@@ -76,7 +76,7 @@ func Repair(ctx context.Context, store Store, session string, opt RepairOptions)
 	}
 	w, err := store.Claim(ctx, session, claim.Epoch, header)
 	if errors.Is(err, schema.AlreadyExists) { // somebody else repairs it
-		err = schema.AsError(lease.Status{State: lease.Active, Epoch: claim.Epoch}.Err(session)).Cause(err)
+		err = schema.AsError(lease.Status{State: lease.Active, Evidence: lease.Evidence{Epoch: claim.Epoch}}.Err(session)).Cause(err)
 	}
 	if err != nil {
 		return out, err
@@ -265,7 +265,7 @@ func (p *plan) refuse(s *Scan, opt RepairOptions) error {
 	// A claim that cannot be read makes the lease ambiguous, but its lock is
 	// free. In a segment that counts it is damage like other damage; above, the
 	// seal calls it void as a forced claim does, if there is damage besides.
-	unread := s.Lease.State == lease.Ambiguous && s.Lease.Holder == nil
+	unread := s.Lease.State == lease.Ambiguous && s.Lease.Holder == nil && !s.Lease.Held
 	if err := s.Lease.Err(s.session); err != nil && (!p.nothing() || len(p.void) > 0 || p.never != nil) && !(unread && !p.nothing()) {
 		return err
 	}

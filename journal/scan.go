@@ -275,7 +275,7 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		return false, err
 	}
 	top := newest(list)
-	s.pending = s.Lease.State == lease.Active && top > 0 && !s.byEpoch[top].sealed
+	s.pending = s.Lease.Held && top > 0 && !s.byEpoch[top].sealed
 	return newest(again) != top || s.Lease.Epoch != top, nil
 }
 
@@ -376,7 +376,7 @@ func (s *Scan) testify(ctx context.Context, g *segment, offset int64) {
 // live reports whether a segment is being written, as far as this reader can
 // tell.
 func (s *Scan) live(g *segment) bool {
-	return s.opt.below == 0 && g == s.open && (s.pending || s.Lease.State == lease.Active)
+	return s.opt.below == 0 && g == s.open && (s.pending || s.Lease.Held)
 }
 
 func (s *Scan) fail(err error) {

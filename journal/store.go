@@ -34,7 +34,8 @@ type Store interface {
 	// Nothing is checked here: [OpenBlob] does.
 	Blob(ctx context.Context, session, sha256 string) (r io.ReadCloser, size int64, err error)
 
-	// Lease says who writes a session.
+	// Lease says who writes a session, as far as that can be said without
+	// waiting; see lease.Observe.
 	Lease(ctx context.Context, session string) (lease.Status, error)
 
 	// Claim takes the free slot epoch for this process; header is the claim

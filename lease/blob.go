@@ -102,6 +102,8 @@ func (s *Slot) WriteBlob(name string, write func(io.Writer) error) error {
 	if s.dead != nil {
 		return s.dead
 	}
+	s.lane.begin() // it is a part of an append
+	defer s.lane.end()
 	if err := s.dir.root.Mkdir(blobFolder, 0o700); err == nil {
 		if err := s.dir.root.Chmod(blobFolder, 0o700); err != nil { // whatever the umask says
 			return s.blobFailed("the mode of the folder of blobs cannot be set", err)
@@ -138,7 +140,7 @@ func (s *Slot) writeBlob(b *os.Root, name string, write func(io.Writer) error) e
 	if err := f.Chmod(0o600); err != nil {
 		return fail("a blob's mode cannot be set", err)
 	}
-	l, err := lockOf(f, s.dir)
+	l, err := lockOf(f)
 	if err != nil {
 		return fail("a blob cannot be locked", err)
 	}

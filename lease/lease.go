@@ -20,17 +20,48 @@
 //
 // # States
 //
-// Available: no segment, or the newest ends in writer_released and its lock is
-// free. Active: the newest segment's lock is held. Stale: the lock is free and
-// nothing was released, so the holder is dead. Ambiguous: the newest claim
-// cannot be read. Lost is what a writer learns about itself from [Slot.Check].
+// All are derived, by [Evidence.Status], at the moment of asking; none is stored.
+//
+//   - available: no segment, or the newest ends in writer_released and its lock
+//     is free.
+//   - active: the newest segment's lock is held and its holder beats.
+//   - stale: the lock is free and nothing was released, or the newest claim was
+//     never sealed. The kernel frees the lock of a process that has ended, so the
+//     holder is dead; nobody waits for a time to run out.
+//   - ambiguous: the lock is held and the holder has not beaten for [Window]; or
+//     the newest claim is held and not sealed; or it cannot be read; or its
+//     holder is on another machine and the storage's locks do not reach there.
+//     Force is safe then, and a person's act.
+//   - lost: what a writer learns about itself from [Slot.Check].
+//
+// A process beats every [Interval], in one file for all its sessions, while its
+// appends move. The age of a beat counts where its clock is ours, that of the
+// same boot and time namespace. Elsewhere, and where there is no beat, the
+// holder is watched for Window on the observer's own steady clock: until then
+// the state is undecided, which [Observe] waits for.
+//
+// No decision reads wall time, a file's times, or a process id.
+//
+// # The hard cases
+//
+// A process that is stopped, or whose disk does not answer, keeps its lock and
+// is ambiguous after the window; when it wakes up, its next append is as good as
+// ever if nobody took the session, and ends in lost otherwise. A machine that
+// sleeps accuses nobody, since the clock of beats stands still with it. Locks
+// are seen across PID, user and mount namespaces, beats across time namespaces.
+// A child of a holder does not inherit its locks (they are closed on exec).
+// A folder or segment that is moved, deleted, replaced or written by others
+// ends its writer in lost.
+//
+// Two overlay mounts over one lower folder are two stores: their files, and so
+// their locks, are not the same, and nothing here can notice it. Keep a store on
+// one mount that all who share it see. NFS, SMB, 9p and other file systems of
+// the network, and every FUSE, are refused (LeaseStoreUnsupported).
 package lease
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -38,48 +69,6 @@ import (
 
 	"steno/schema"
 )
-
-// A State is what an observer can say about the writer of a session. States
-// are derived at the moment of asking; none is stored.
-type State string
-
-const (
-	Available State = "available"
-	Active    State = "active"
-	Stale     State = "stale"
-	Ambiguous State = "ambiguous"
-	Lost      State = "lost"
-)
-
-// Status is a State with its evidence.
-type Status struct {
-	State  State
-	Epoch  uint64         // of the newest segment, 0 for none
-	Holder *schema.Holder // whom the newest claim names; nil without a readable claim
-	// Kind is what an acquisition would be answered with, "" where it would be
-	// granted in the usual way.
-	Kind schema.Kind
-}
-
-// Err is the refusal that belongs to a status, nil where a writer may go on.
-func (s Status) Err(session string) error {
-	var e *schema.Error
-	switch s.State {
-	case Active:
-		e = schema.Errorf(schema.SessionWriterActive, "another process holds session %s", session)
-	case Ambiguous:
-		e = schema.Errorf(schema.SessionWriterAmbiguous, "nobody can tell whether session %s has a living writer", session)
-	case Lost:
-		e = schema.Errorf(schema.SessionWriterLost, "this process no longer holds session %s", session)
-	default:
-		return nil
-	}
-	e.With("session", session).With("epoch", s.Epoch)
-	if h := s.Holder; h != nil {
-		e.With("holder", h.ID).With("host", h.Host).With("pid", h.PID).With("program", h.Program)
-	}
-	return e
-}
 
 // Faults lets a test put itself between steno and the kernel, or leave a step
 // of the protocol out to see that the tests notice. The zero value is the
@@ -243,12 +232,14 @@ func (d *Dir) OpenSegment(epoch uint64) (*os.File, error) {
 	return f, nil
 }
 
-// foreign says why a file is not a plain file of ours, "" if it is one. A
-// second name is allowed for the moment in which a kernel without
-// RENAME_NOREPLACE publishes a claim by a link.
-func (d *Dir) foreign(fi os.FileInfo) string {
+func (d *Dir) foreign(fi os.FileInfo) string { return foreign(fi, d.info) }
+
+// foreign says why a file is not a plain file of ours, "" if it is one; dir is
+// the folder it is in. A second name is allowed for the moment in which a kernel
+// without RENAME_NOREPLACE publishes a claim by a link.
+func foreign(fi, dir os.FileInfo) string {
 	links, uid := inode(fi)
-	_, dirUID := inode(d.info)
+	_, dirUID := inode(dir)
 	switch {
 	case !fi.Mode().IsRegular():
 		return "is no regular file"
@@ -271,9 +262,9 @@ func (d *Dir) Held(epoch uint64) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	l, err := lockOf(f, d)
+	l, err := lockOf(f)
 	if err != nil {
-		return false, err
+		return false, readFailed(d.name, err)
 	}
 	ok, err := l.TryRLock()
 	if err != nil {
@@ -282,75 +273,51 @@ func (d *Dir) Held(epoch uint64) (bool, error) {
 	return !ok, l.Close()
 }
 
-// tailBytes is enough to hold a whole writer_released line.
-const tailBytes = 64 << 10
-
-// Status looks at the newest segment. It needs no lease and changes nothing.
-func (d *Dir) Status() (Status, error) {
+// Status gathers the evidence about the newest segment and decides. It needs no
+// lease, changes nothing, works on read-only media, and waits for nothing.
+// holders are those of the store; nil looks at no beat.
+func (d *Dir) Status(holders *Holders) (Status, error) {
 	segments, err := d.Segments()
 	if err != nil {
 		return Status{}, err
 	}
 	if len(segments) == 0 {
-		return Status{State: Available}, nil
+		return Evidence{}.Status(), nil
 	}
-	s := Status{Epoch: segments[len(segments)-1].Epoch}
-	// The lock is probed before the end is read: a writer that releases in
+	epoch := segments[len(segments)-1].Epoch
+	// The lock is probed before the segment is read: a writer that releases in
 	// between is then seen as active or as available, never as dead.
-	held, err := d.Held(s.Epoch)
+	held, err := d.Held(epoch)
 	if err != nil {
 		return Status{}, err
 	}
-	claim, released, err := d.ends(s.Epoch)
+	e, err := d.evidence(epoch)
 	if err != nil {
 		return Status{}, err
 	}
-	if claim != nil {
-		s.Holder = &claim.Holder
+	e.Held, e.Untrusted, e.Host = held, supported(d.self) != nil, hostname()
+	if e.Holder != nil && (e.Held || !e.Released) {
+		e.Beat = holders.Beat(e.Holder.ID)
 	}
-	switch {
-	case held:
-		s.State, s.Kind = Active, schema.SessionWriterActive
-	case claim == nil:
-		s.State, s.Kind = Ambiguous, schema.SessionWriterAmbiguous
-	case released:
-		s.State = Available
-	default:
-		s.State, s.Kind = Stale, schema.SessionWriterStale
-	}
-	return s, nil
+	e.Here = here() // after the beat, which is then never from the future
+	return e.Status(), nil
 }
 
-// ends reads the first line of a segment, nil if it is no claim, and says
-// whether its last line is a writer_released.
-func (d *Dir) ends(epoch uint64) (claim *schema.Claim, released bool, err error) {
+func (d *Dir) evidence(epoch uint64) (Evidence, error) {
 	f, err := d.OpenSegment(epoch)
 	if err != nil {
-		return nil, false, err
+		return Evidence{}, err
 	}
 	defer f.Close()
 	fi, err := f.Stat()
 	if err != nil {
-		return nil, false, readFailed(d.name, err)
+		return Evidence{}, readFailed(d.name, err)
 	}
-	buf := make([]byte, min(tailBytes, fi.Size()))
-	if _, err := f.ReadAt(buf, 0); err != nil && err != io.EOF {
-		return nil, false, readFailed(d.name, err)
+	e, err := ReadSegment(d.name, epoch, f, fi.Size())
+	if err != nil {
+		return Evidence{}, readFailed(d.name, err)
 	}
-	if i := bytes.IndexByte(buf, '\n'); i >= 0 {
-		if c, err := schema.DecodeClaim(buf[:i], d.name, epoch); err == nil {
-			claim = &c
-		}
-	}
-	if _, err := f.ReadAt(buf, fi.Size()-int64(len(buf))); err != nil && err != io.EOF {
-		return nil, false, readFailed(d.name, err)
-	}
-	if body, ok := bytes.CutSuffix(buf, []byte("\n")); ok {
-		var e schema.Event
-		last := body[bytes.LastIndexByte(body, '\n')+1:]
-		released = e.Decode(last) == nil && e.Session == d.name && e.Epoch == epoch && e.Type == schema.TypeWriterReleased
-	}
-	return claim, released, nil
+	return e, nil
 }
 
 func readFailed(session string, err error) error {

@@ -25,6 +25,7 @@ type Slot struct {
 	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
 	size  int64        // of what we have written
 	fresh bool         // the seal is not written yet
+	lane  *Lane        // nil if nobody beats for it
 	dead  error        // why it takes no more writes
 
 	blobsNamed bool // the folder of blobs is synced in that of the session
@@ -53,8 +54,8 @@ func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) {
 	if err := f.Chmod(0o600); err != nil { // whatever the umask says
 		return fail(writeFailed(d.name, "the claim's mode cannot be set", err))
 	}
-	if s.lock, err = lockOf(f, d); err != nil {
-		return fail(err)
+	if s.lock, err = lockOf(f); err != nil {
+		return fail(readFailed(d.name, err))
 	}
 	if ok, err := s.lock.TryLock(); err != nil {
 		return fail(schema.Errorf(schema.LeaseStoreUnsupported, "a new file cannot be locked here").With("session", d.name).Cause(err))
@@ -122,11 +123,14 @@ func (s *Slot) Append(lines []byte) error {
 	if s.dead != nil {
 		return s.dead
 	}
-	if s.dead = s.append(lines); s.dead != nil {
-		return s.dead
-	}
-	return nil
+	s.lane.begin()
+	s.dead = s.append(lines)
+	s.lane.end()
+	return s.dead
 }
+
+// BeatIn makes the appends of this slot those of a lane, which the caller ends.
+func (s *Slot) BeatIn(l *Lane) { s.lane = l }
 
 func (s *Slot) append(lines []byte) error {
 	if s.fresh {
@@ -272,7 +276,7 @@ func (s *Slot) sweep(dir *os.Root, prefix string) {
 		if err != nil {
 			continue
 		}
-		if l, err := lockOf(t, s.dir); err == nil {
+		if l, err := lockOf(t); err == nil {
 			if ok, err := l.TryRLock(); err == nil && ok {
 				_ = dir.Remove(name)
 			}

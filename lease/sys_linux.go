@@ -19,7 +19,7 @@ const maxLinks = 1
 // lockOf gives the lock of a file that is open already. gofrs/flock opens by
 // path; through /proc the path leads to this very file, whatever has become of
 // its name, and the read-only flag keeps it from creating one.
-func lockOf(f *os.File, _ *Dir) (*flock.Flock, error) {
+func lockOf(f *os.File) (*flock.Flock, error) {
 	return flock.New(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), flock.SetFlag(os.O_RDONLY)), nil
 }
 
@@ -31,6 +31,16 @@ func publish(d *Dir, tmp, name string) error {
 		return schema.Errorf(schema.LeaseStoreUnsupported, "this file system cannot rename without replacing").With("session", d.name).Cause(err)
 	}
 	return err
+}
+
+// monotonic is the clock of beats. It does not count the time that the machine
+// sleeps, as CLOCK_BOOTTIME would.
+func monotonic() int64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return -1 // no beat is by this clock
+	}
+	return t.Nano()
 }
 
 func dropPages(f *os.File) error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }

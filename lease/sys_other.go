@@ -15,14 +15,14 @@ const maxLinks = 2
 
 // lockOf locks by path, since there is no /proc, and makes sure that the path
 // leads to the file that is open.
-func lockOf(f *os.File, d *Dir) (*flock.Flock, error) {
+func lockOf(f *os.File) (*flock.Flock, error) {
 	path := f.Name() // below the folder that is held open, by its name then
 	there, err := os.Stat(path)
 	if err != nil {
-		return nil, readFailed(d.name, err)
+		return nil, err
 	}
 	if here, err := f.Stat(); err != nil || !os.SameFile(here, there) {
-		return nil, unsafePath(d.name, "a segment was replaced while it was locked")
+		return nil, errForeign
 	}
 	return flock.New(path, flock.SetFlag(os.O_RDONLY)), nil
 }
@@ -34,6 +34,9 @@ func publish(d *Dir, tmp, name string) error {
 	}
 	return d.root.Remove(tmp)
 }
+
+// monotonic: without a boot id no clock is compared with another.
+func monotonic() int64 { return 0 }
 
 func dropPages(*os.File) error { return nil }
 

@@ -10,8 +10,10 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"steno/journal"
 	"steno/lease"
@@ -221,4 +223,25 @@ func (l *Log) Count(what error) (n int) {
 		}
 	}
 	return n
+}
+
+// Silence makes the holder of a session look as if it had not beaten for longer
+// than the window. It stands still, or has no beat that goes on; otherwise its
+// next one undoes that.
+func Silence(t testing.TB, f *journal.Files, session string) {
+	t.Helper()
+	st, err := f.Lease(context.Background(), session)
+	if err != nil || st.Beat == nil {
+		t.Fatalf("session %s has no holder that beats: %+v, %v", session, st, err)
+	}
+	b := *st.Beat
+	b.Nanos -= int64(lease.Window + time.Second)
+	file, err := os.OpenFile(filepath.Join(f.Dir(), "holders", b.Holder, "beat"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.WriteAt(b.Line(), 0); err != nil {
+		t.Fatal(err)
+	}
 }

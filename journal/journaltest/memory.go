@@ -155,29 +155,16 @@ func (m *Memory) Lease(_ context.Context, session string) (lease.Status, error) 
 		return lease.Status{}, err
 	}
 	if len(s) == 0 {
-		return lease.Status{State: lease.Available}, nil
+		return lease.Evidence{}.Status(), nil
 	}
-	st := lease.Status{Epoch: slices.Max(slices.Collect(maps.Keys(s)))}
-	g := s[st.Epoch]
-	first, _, _ := bytes.Cut(g.data, []byte("\n"))
-	claim, err := schema.DecodeClaim(first, session, st.Epoch)
-	if err == nil {
-		st.Holder = &claim.Holder
+	epoch := slices.Max(slices.Collect(maps.Keys(s)))
+	g := s[epoch]
+	e, err := lease.ReadSegment(session, epoch, bytes.NewReader(g.data), int64(len(g.data)))
+	if err != nil {
+		return lease.Status{}, err
 	}
-	var last schema.Event
-	body, ok := bytes.CutSuffix(g.data, []byte("\n"))
-	released := ok && last.Decode(body[bytes.LastIndexByte(body, '\n')+1:]) == nil && last.Type == schema.TypeWriterReleased
-	switch {
-	case g.held:
-		st.State, st.Kind = lease.Active, schema.SessionWriterActive
-	case err != nil:
-		st.State, st.Kind = lease.Ambiguous, schema.SessionWriterAmbiguous
-	case released:
-		st.State = lease.Available
-	default:
-		st.State, st.Kind = lease.Stale, schema.SessionWriterStale
-	}
-	return st, nil
+	e.Held, e.Moved = g.held, true // what holds it is this process
+	return e.Status(), nil
 }
 
 // Claim takes a free slot.

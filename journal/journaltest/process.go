@@ -155,10 +155,17 @@ type Process struct {
 // when the test ends.
 func Start(t testing.TB, role string, arg any) *Process {
 	t.Helper()
-	return start(t, role, arg, func() int64 { return 0 })
+	return StartIn(t, nil, role, arg)
 }
 
-func start(t testing.TB, role string, arg any, stamp func() int64) *Process {
+// StartIn is Start with what the kernel is to do before the child begins, such
+// as to give it a namespace of its own.
+func StartIn(t testing.TB, attr *syscall.SysProcAttr, role string, arg any) *Process {
+	t.Helper()
+	return start(t, attr, role, arg, func() int64 { return 0 })
+}
+
+func start(t testing.TB, attr *syscall.SysProcAttr, role string, arg any, stamp func() int64) *Process {
 	t.Helper()
 	b, err := json.Marshal(arg)
 	if err != nil {
@@ -167,7 +174,7 @@ func start(t testing.TB, role string, arg any, stamp func() int64) *Process {
 	p := &Process{t: t, stamp: stamp, cmd: exec.Command(os.Args[0], "-test.run=^$")}
 	p.moved = sync.NewCond(&p.mu)
 	p.cmd.Env = append(os.Environ(), roleEnv+"="+role, argEnv+"="+string(b))
-	p.cmd.Stderr = os.Stderr
+	p.cmd.Stderr, p.cmd.SysProcAttr = os.Stderr, attr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ var broken = map[string]func(journal.Store) journal.Store{
 	"whoever_takes_over_from_the_dead_has_all_they_acknowledged":            func(s journal.Store) journal.Store { return settlesLess{s} },
 	"sessions_are_listed_in_order":                                          func(s journal.Store) journal.Store { return unordered{s} },
 	"sessions_do_not_see_each_other":                                        func(s journal.Store) journal.Store { return caseBlind{s} },
-	"a_claimed_slot_is_active,_a_dead_one_is_stale,_a_released_one_is_available": func(s journal.Store) journal.Store {
+	"a_claim_is_ambiguous_until_its_seal,_then_active;_a_dead_writer_is_stale,_a_released_session_available": func(s journal.Store) journal.Store {
 		return neverHeld{s}
 	},
 	"a_session_is_opened_by_whoever_comes_first_and_refused_to_the_next": func(s journal.Store) journal.Store {
@@ -173,7 +173,8 @@ type neverHeld struct{ journal.Store }
 func (s neverHeld) Lease(ctx context.Context, session string) (lease.Status, error) {
 	st, err := s.Store.Lease(ctx, session)
 	if st.State == lease.Active {
-		st.State, st.Kind = lease.Stale, schema.SessionWriterStale
+		st.Held = false
+		return st.Evidence.Status(), err
 	}
 	return st, err
 }

@@ -93,7 +93,7 @@ func StartStormer(t testing.TB, s Stormer) *Storm {
 	if s.Stamp == nil {
 		s.Stamp = func() int64 { return 0 }
 	}
-	return &Storm{start(t, "stormer", s, s.Stamp), c}
+	return &Storm{start(t, nil, "stormer", s, s.Stamp), c}
 }
 
 // Write tells the child to write into a session.
