@@ -66,6 +66,20 @@ func (c *Client) End(ctx context.Context, req EndRequest) (a EndAnswer, err erro
 	return a, c.ask(ctx, "session.end", req, &a)
 }
 
+// Release asks a holder to let go of a session, and returns once it has, so
+// that the next writer gets it. Unavailable: the holder is not there, or does
+// not listen on this server. Backpressure: calls of the session are on their
+// way. SessionWriterLost: that holder does not hold it.
+func (c *Client) Release(ctx context.Context, holder string, req ReleaseRequest) (a ReleaseAnswer, err error) {
+	if err := schema.CheckSession(req.Session); err != nil {
+		return a, err
+	}
+	if !schema.ValidSession(holder) { // it would become part of a subject
+		return a, schema.Errorf(schema.InvalidArgs, "the holder's id is none of ours").With("session", req.Session)
+	}
+	return a, c.ask(ctx, "to."+holder+".release."+req.Session, req, &a)
+}
+
 // Call runs a tool and returns its recorded result, also where the tool failed.
 func (c *Client) Call(ctx context.Context, session string, req Request) (Answer, error) {
 	if err := schema.CheckSession(session); err != nil {

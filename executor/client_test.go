@@ -183,12 +183,13 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"call": "steno.v1.call.*", "session-open": "steno.v1.session.open", "session-get": "steno.v1.session.get",
 		"session-list": "steno.v1.session.list", "session-append": "steno.v1.session.append", "session-end": "steno.v1.session.end",
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
+		"lease-list": "steno.v1.lease.list", "lease-get": "steno.v1.lease.get", "to-release": "steno.v1.to." + n.holder + ".release.*",
 	} {
 		if subjects[name] != want {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 10 {
+	if len(info.Endpoints) != 13 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 
@@ -208,6 +209,13 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		{"session-list", "steno.v1.session.list", `{"limit":10}`, 0},
 		{"session-end", "steno.v1.session.end", `{"session":"s1","outcome":"completed"}`, 0},
 		{"session-get", "steno.v1.session.get", `{"session":"nobody"}`, 404},
+		{"lease-get", "steno.v1.lease.get", `{"session":"s1"}`, 0},
+		{"lease-get", "steno.v1.lease.get", `{"session":"nobody"}`, 404},
+		{"lease-list", "steno.v1.lease.list", `{}`, 0},
+		{"to-release", "steno.v1.to." + n.holder + ".release.s1", `{"session":"s1","reason":"to see it go"}`, 0},
+		{"to-release", "steno.v1.to." + n.holder + ".release.s1", `{"session":"s1"}`, 409}, // it has none any more
+		{"to-release", "steno.v1.to." + n.holder + ".release.s1", `{"session":"s2"}`, 400},
+		{"lease-get", "steno.v1.lease.get", `{"session":"s1"}`, 0},
 	} {
 		msg, err := nc.Request(step.subject, []byte(step.body), journaltest.Deadline)
 		if err != nil {
@@ -220,7 +228,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			if code != "" || msg.Header.Get("Steno-Executor") != n.holder {
 				t.Errorf("%s: the headers are %v", step.body, msg.Header)
 			}
-			if step.endpoint != "session-list" && (msg.Header.Get("Steno-Session") != "s1" || strings.Count(msg.Header.Get("Steno-Head"), ".") != 2) {
+			if aboutHead := step.endpoint != "session-list" && !strings.HasPrefix(step.endpoint, "lease-"); aboutHead && (msg.Header.Get("Steno-Session") != "s1" || strings.Count(msg.Header.Get("Steno-Head"), ".") != 2) {
 				t.Errorf("%s: the headers are %v", step.body, msg.Header)
 			}
 			continue

@@ -49,6 +49,7 @@ var getVerb = verb{"get", (*Executor).runGet, false}
 var callVerb = verb{"call", (*Executor).runCall, true}
 var appendVerb = verb{"append", (*Executor).runAppend, true}
 var deadVerb = verb{"append", (*Executor).runDead, true}
+var releaseVerb = verb{"release", (*Executor).runRelease, true}
 var endVerb = verb{"end", (*Executor).runEnd, true}
 
 // serve registers the micro service.
@@ -79,10 +80,13 @@ func (x *Executor) serve() error {
 	add("session-list", p+"session.list", listSchema, listAnswerSchema, x.handle(verb{"list", (*Executor).runList, false}, false))
 	add("session-append", p+"session.append", appendSchema, appendAnswerSchema, x.handle(appendVerb, false))
 	add("session-end", p+"session.end", endSchema, endAnswerSchema, x.handle(endVerb, false))
+	add("lease-list", p+"lease.list", listSchema, leasesAnswerSchema, x.handle(verb{"list", (*Executor).runLeaseList, false}, false))
+	add("lease-get", p+"lease.get", sessionSchema, leaseAnswerSchema, x.handle(verb{"get", (*Executor).runLeaseGet, false}, false))
 	add("to-call", to+"call.*", callSchema, resultSchema, x.handle(callVerb, true), alone)
 	add("to-get", to+"get.*", sessionSchema, getSchema, x.handle(getVerb, true), alone)
 	add("to-append", to+"append.*", appendSchema, appendAnswerSchema, x.handle(appendVerb, true), alone)
 	add("to-end", to+"end.*", endSchema, endAnswerSchema, x.handle(endVerb, true), alone)
+	add("to-release", to+"release.*", releaseSchema, releaseAnswerSchema, x.handle(releaseVerb, true), alone)
 	if err != nil {
 		return errors.Join(unavailable("an endpoint cannot be registered", err), svc.Stop())
 	}

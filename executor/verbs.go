@@ -270,28 +270,9 @@ func (x *Executor) runGet(ctx context.Context, _ string, payload []byte, here bo
 
 // runList lists sessions and their leases; it reads no log.
 func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
-	var req ListRequest
-	if _, err := door(payload, &req, levelData); err != nil {
-		return reply{}, err
-	}
-	if req.Limit == 0 {
-		req.Limit = 100
-	}
-	if req.Limit < 0 || req.Limit > 1000 {
-		return reply{}, schema.Errorf(schema.InvalidArgs, "limit must be 1 to 1000")
-	}
 	a := ListAnswer{OK: true, Sessions: []SessionInfo{}}
-	for id, err := range x.cfg.Store.Sessions(ctx) {
-		if err != nil {
-			return reply{}, err
-		}
-		if id <= req.After {
-			continue
-		}
-		if len(a.Sessions) == req.Limit {
-			a.More = true
-			break
-		}
+	var err error
+	a.More, err = x.page(ctx, payload, func(id string) {
 		info := SessionInfo{Session: id}
 		// A session that cannot be looked at does not hide the others.
 		if st, err := x.cfg.Store.Lease(ctx, id); err != nil {
@@ -300,8 +281,41 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 			info.Lease, info.Kind, info.Epoch = string(st.State), st.Kind, st.Epoch
 		}
 		a.Sessions = append(a.Sessions, info)
+	})
+	if err != nil {
+		return reply{}, err
 	}
 	return answer(a, x, "", schema.Head{})
+}
+
+// page gives the sessions that a ListRequest asks for, and says whether there
+// are more.
+func (x *Executor) page(ctx context.Context, payload []byte, give func(id string)) (more bool, err error) {
+	var req ListRequest
+	if _, err := door(payload, &req, levelData); err != nil {
+		return false, err
+	}
+	if req.Limit == 0 {
+		req.Limit = 100
+	}
+	if req.Limit < 0 || req.Limit > 1000 {
+		return false, schema.Errorf(schema.InvalidArgs, "limit must be 1 to 1000")
+	}
+	n := 0
+	for id, err := range x.cfg.Store.Sessions(ctx) {
+		if err != nil {
+			return false, err
+		}
+		if id <= req.After {
+			continue
+		}
+		if n == req.Limit {
+			return true, nil
+		}
+		n++
+		give(id)
+	}
+	return false, nil
 }
 
 // withIDs gives an id to each event of an append that has none, so that it is

@@ -1,46 +1,126 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"steno/executor"
+	"steno/journal"
 	"steno/lease"
+	"steno/replay"
 	"steno/schema"
 )
 
 func (a *app) leaseCommand() *cobra.Command {
-	c := &cobra.Command{Use: "lease", Short: "who may write a session", Example: "  steno lease show demo"}
+	c := &cobra.Command{Use: "lease", Short: "who may write a session, and what to do about one that hangs",
+		Long: "lease shows who holds which session, asks a holder to let go, or takes a session from one that hangs.\n" +
+			"ls, show and force work on the files alone. None of these commands deletes anything.",
+		Example: "  steno lease ls\n  steno lease show demo\n  steno lease release demo\n  steno lease force demo --reason 'its host is gone'"}
 	c.AddCommand(&cobra.Command{
-		Use: "show SESSION", Short: "show the lease of a session; reads files only and takes nothing",
+		Use: "ls", Short: "list all sessions with their leases; reads files only and waits for nothing",
+		Example: "  steno lease ls -o jsonl", Args: exactly(),
+		RunE: a.onStore(func(ctx context.Context, store *journal.Files, _ []string) error { return a.listLeases(ctx, store) }),
+	}, &cobra.Command{
+		Use: "show SESSION", Short: "show the lease of a session and its evidence; reads files only and takes nothing",
+		Long: "show says who holds a session, what shows that, and what to do next. Where the holder's clock is not ours, as in\n" +
+			"another time namespace, or it has no beat, the holder is watched first, for 10 s at most.",
 		Example: "  steno lease show demo -o json", Args: exactly("SESSION"),
-		RunE: func(c *cobra.Command, args []string) error {
-			store, err := a.store(false)
-			if err != nil {
-				return err
-			}
-			defer store.Close()
-			st, err := store.Lease(c.Context(), args[0])
+		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
+			st, err := a.observe(ctx, store, args[0])
 			if err != nil {
 				return err
 			}
 			return a.showLease(args[0], st)
-		},
-	})
+		}),
+	}, a.releaseCommand(), a.forceCommand())
 	return c
 }
 
-type leaseView struct {
-	Session string         `json:"session"`
-	State   lease.State    `json:"state"`
-	Epoch   uint64         `json:"epoch"`
-	Holder  *schema.Holder `json:"holder"`
-	BeatAge *int64         `json:"beat_age_ms"` // null: this version has no beat yet
-	Kind    schema.Kind    `json:"kind,omitzero"`
+// onStore runs a command on the store, which must be there.
+func (a *app) onStore(f func(ctx context.Context, store *journal.Files, args []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		store, err := a.store(false)
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		return f(c.Context(), store, args)
+	}
+}
+
+// observe looks at a lease until it is decided.
+func (a *app) observe(ctx context.Context, store *journal.Files, session string) (lease.Status, error) {
+	told := false
+	return lease.Observe(ctx, func() (lease.Status, error) {
+		st, err := store.Lease(ctx, session)
+		if err == nil && st.Undecided && st.Sealed && !told { // a seal comes in a moment, a beat may not
+			told = true
+			fmt.Fprintf(a.err, "watching the holder of %s for up to %s\n", inert(session), lease.Window)
+		}
+		return st, err
+	})
+}
+
+// listLeases gives every session a row: one that cannot be looked at says why
+// and does not hide the others.
+func (a *app) listLeases(ctx context.Context, store *journal.Files) error {
+	all := []executor.LeaseInfo{}
+	for id, err := range store.Sessions(ctx) {
+		if err != nil {
+			return err
+		}
+		st, err := store.Lease(ctx, id)
+		row := executor.LeaseOf(id, st, err)
+		if a.format == "jsonl" {
+			if err := a.json(row); err != nil {
+				return err
+			}
+			continue
+		}
+		all = append(all, row)
+	}
+	switch a.format {
+	case "jsonl":
+		return nil
+	case "json":
+		return a.json(all)
+	}
+	rows := make([][]string, len(all))
+	for i, r := range all {
+		h := r.Holder
+		if h == nil {
+			h = &schema.Holder{}
+		}
+		pid := ""
+		if h.PID != 0 {
+			pid = strconv.Itoa(h.PID)
+		}
+		rows[i] = []string{r.Session, string(r.State), fmt.Sprint(r.Epoch), h.ID, short(h.Host, 40), pid, short(h.Program, 40), beatAge(r), string(r.Kind)}
+	}
+	return a.table([]string{"SESSION", "STATE", "EPOCH", "HOLDER", "HOST", "PID", "PROGRAM", "BEAT", "KIND"}, rows)
+}
+
+// beatAge is the age of the holder's beat for a cell.
+func beatAge(r executor.LeaseInfo) string {
+	switch {
+	case r.BeatAge != nil:
+		return (time.Duration(*r.BeatAge) * time.Millisecond).Round(100 * time.Millisecond).String()
+	case r.Undecided:
+		return "?" // lease show watches it
+	}
+	return ""
 }
 
 func (a *app) showLease(session string, st lease.Status) error {
-	v := leaseView{session, st.State, st.Epoch, st.Holder, nil, st.Kind}
+	v := executor.LeaseOf(session, st, nil)
 	if a.format == "json" || a.format == "jsonl" {
 		return a.json(v)
 	}
@@ -48,8 +128,142 @@ func (a *app) showLease(session string, st lease.Status) error {
 	if h := v.Holder; h != nil {
 		rows = append(rows, []string{"holder", h.ID}, []string{"host", h.Host}, []string{"pid", fmt.Sprint(h.PID)}, []string{"program", h.Program})
 	}
-	if v.Kind != "" {
-		rows = append(rows, []string{"kind", string(v.Kind)}, []string{"next", v.Kind.Next(session)})
+	if age := beatAge(v); age != "" {
+		rows = append(rows, []string{"beat", age + " old"})
 	}
-	return a.table(nil, rows)
+	rows = append(rows, []string{"observed", v.Observed})
+	if v.Kind != "" {
+		rows = append(rows, []string{"kind", string(v.Kind)})
+	}
+	return a.table(nil, append(rows, []string{"next", v.Next}))
+}
+
+// releaseWait is how long a holder has to answer.
+const releaseWait = 5 * time.Second
+
+func (a *app) releaseCommand() *cobra.Command {
+	var reason string
+	c := &cobra.Command{
+		Use: "release SESSION", Short: "ask the holder of a session to let go of it",
+		Long: "release asks the process that holds a session to write down that it lets go, and to give the lease back.\n" +
+			"It goes through the serve on this store, or the server of --nats. Calls that run keep their session until they end.",
+		Example: "  steno lease release demo --reason 'it moves to another machine'", Args: exactly("SESSION"),
+		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
+			return a.release(ctx, store, args[0], reason)
+		}),
+	}
+	c.Flags().StringVar(&reason, "reason", "", "goes into the log")
+	return c
+}
+
+func (a *app) release(ctx context.Context, store *journal.Files, session, reason string) error {
+	st, err := a.observe(ctx, store, session)
+	if err != nil {
+		return err
+	}
+	if st.State == lease.Active {
+		if asked := a.ask(ctx, st.Holder.ID, executor.ReleaseRequest{Session: session, Reason: reason}); asked != nil {
+			// What the files say now decides: it may have let go without a word.
+			if st, err = a.observe(ctx, store, session); err != nil {
+				return err
+			}
+			if st.State == lease.Active {
+				return asked
+			}
+		} else if st, err = store.Lease(ctx, session); err != nil {
+			return err
+		}
+	}
+	if err := st.Err(session); err != nil && st.State != lease.Active { // active: the next writer has it already
+		return err
+	}
+	return a.showLease(session, st)
+}
+
+// ask asks a holder to release a session.
+func (a *app) ask(ctx context.Context, holder string, req executor.ReleaseRequest) error {
+	nobody := func(cause error) error {
+		return schema.Errorf(schema.SessionWriterActive, "the holder of session %s cannot be asked: it does not listen here", req.Session).
+			With("session", req.Session).With("holder", holder).
+			With("next", "wait until that process has ended, or end it with SIGTERM; run: steno lease show "+req.Session).Cause(cause)
+	}
+	connect := a.throughServe
+	if a.nats != "" {
+		connect = func(context.Context) (*nats.Conn, error) { return dial(a.nats) }
+	}
+	nc, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	if nc == nil {
+		return nobody(nil)
+	}
+	defer nc.Close()
+	client, err := executor.NewClient(nc, "")
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, releaseWait)
+	defer cancel()
+	_, err = client.Release(wait, holder, req)
+	if errors.Is(err, schema.Unavailable) {
+		return nobody(err)
+	}
+	return err
+}
+
+func (a *app) forceCommand() *cobra.Command {
+	var reason string
+	c := &cobra.Command{
+		Use: "force SESSION --reason TEXT", Short: "take a session from a holder that does not beat",
+		Long: "force takes a session whose lease is ambiguous, writes who did it, why, and what was seen into the log, and releases\n" +
+			"it. The old holder acknowledges nothing from then on, and learns that it has lost when it wakes up. What its tools\n" +
+			"still do in the world is not stopped: end the process if you can.\n" +
+			"A holder that beats is not forced; ask it with: steno lease release.",
+		Example: "  steno lease force demo --reason 'the process hangs on a dead disk'", Args: exactly("SESSION"),
+		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
+			if reason == "" {
+				return usage("--reason is missing").With("next", "say why: steno lease force SESSION --reason TEXT")
+			}
+			return a.force(ctx, store, args[0], reason)
+		}),
+	}
+	c.Flags().StringVar(&reason, "reason", "", "why; it goes into the log")
+	return c
+}
+
+func (a *app) force(ctx context.Context, store *journal.Files, session, reason string) error {
+	st, err := a.observe(ctx, store, session)
+	if err != nil {
+		return err
+	}
+	switch st.State {
+	case lease.Active:
+		return st.Err(session)
+	case lease.Available: // there is nobody to take it from
+		return a.showLease(session, st)
+	}
+	j, err := journal.Open(ctx, store, session, journal.Options{
+		Holder:   lease.Self("steno " + executor.Version + " lease force"),
+		NewState: func() journal.State { return replay.New() },
+		Force:    true, By: "user " + userName(), Reason: reason,
+	})
+	if err != nil {
+		return err
+	}
+	if err := j.Release(ctx, "forced: "+reason); err != nil {
+		return err
+	}
+	if st, err = store.Lease(ctx, session); err != nil {
+		return err
+	}
+	return a.showLease(session, st)
+}
+
+// userName is who runs this command, for the log.
+func userName() string {
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return strconv.Itoa(os.Getuid())
 }

@@ -57,6 +57,8 @@ func TestScripts(t *testing.T) {
 			"term":     termCmd,
 			"change":   changeCmd,
 			"readonly": readonlyCmd,
+			"freeze":   freezeCmd,
+			"thaw":     thawCmd,
 		},
 	})
 }
