@@ -27,6 +27,7 @@ type step struct {
 	DryRun                                 bool   `json:"dry_run"`
 	ArgsFile                               string `json:"args_file"`
 	OutputBytes                            int    `json:"output_bytes"`
+	Seconds                                float64
 	Data, Args                             json.RawMessage
 	Of                                     []string
 	Steps, Then                            []step
@@ -191,12 +192,14 @@ func (s *scene) step(at string, st step) {
 	case "read", "verify":
 		s.read(at, w)
 	case "signal":
-		if p := s.writers[st.Who]; st.Signal == "KILL" {
-			p.Kill()
-			delete(s.writers, st.Who)
-		} else {
-			s.Fatalf("step %s: no signal %s", at, st.Signal)
+		s.signal(at, st)
+	case "wait":
+		// Nobody waits: a holder that stands still is made to look as if it had
+		// for longer than the window.
+		if st.Seconds <= lease.Window.Seconds() {
+			s.Fatalf("step %s: %v s are not enough", at, st.Seconds)
 		}
+		journaltest.Silence(s, s.place.store(), s.session)
 	case "restart":
 		s.restart(st.What)
 	case "move":
@@ -221,6 +224,21 @@ func (s *scene) step(at string, st step) {
 		}
 	default:
 		s.Fatalf("step %s: nobody knows how to %s", at, st.Do)
+	}
+}
+
+func (s *scene) signal(at string, st step) {
+	s.Helper()
+	switch p := s.writers[st.Who]; st.Signal {
+	case "KILL":
+		p.Kill()
+		delete(s.writers, st.Who)
+	case "STOP":
+		p.Stop()
+	case "CONT":
+		p.Continue()
+	default:
+		s.Fatalf("step %s: no signal %s", at, st.Signal)
 	}
 }
 
