@@ -320,7 +320,7 @@ func (s *sample) Write(b []byte) (int, error) {
 // folded is the event as the state is to see it: with a patch in its place, and
 // without it where it cannot be had. Each blob is looked at once, as long as
 // there are not too many to remember.
-func (s *Scan) blobs(ctx context.Context, e *schema.Event) (folded *schema.Event, why error) {
+func (s *Scan) blobs(ctx context.Context, e *schema.Event) (folded *schema.Event, lack []error) {
 	refs, err := schema.Refs(e.Data)
 	if err != nil || len(refs) == 0 {
 		return e, nil // the fold says what is wrong
@@ -335,23 +335,26 @@ func (s *Scan) blobs(ctx context.Context, e *schema.Event) (folded *schema.Event
 				s.seen[b.Ref] = seen
 			}
 		}
-		if seen != nil && why == nil {
-			why = seen
+		if seen != nil {
+			lack = append(lack, seen)
 		}
 	}
 	if e.Type != schema.TypeStateChanged || s.opt.State == nil {
-		return e, why
+		return e, lack
 	}
 	whole := *e
 	if whole.Data, err = Whole(ctx, s.store, s.session, e.Data); err == nil {
-		return &whole, why
+		return &whole, lack
 	}
 	if !errors.Is(err, schema.CorruptLogLine) {
 		s.fail(err)
 		return e, nil
 	}
 	whole.Data = nil
-	return &whole, err
+	if lack == nil { // what was read for the fold was not looked at before
+		lack = []error{err}
+	}
+	return &whole, lack
 }
 
 // maxSeen bounds the memory that a scan takes for the blobs it has looked at.
@@ -379,14 +382,29 @@ func (s *Scan) blob(ctx context.Context, ref schema.Ref) error {
 	return err
 }
 
-// foundBlob names what is wrong with a blob, at the line that names it.
-func (s *Scan) foundBlob(ctx context.Context, g *segment, r *lineReader, e *schema.Event, err error) {
+// foundBlobs names what is wrong with the blobs of a line, in one finding: of
+// the first that no repair lists, if there is one.
+func (s *Scan) foundBlobs(ctx context.Context, g *segment, r *lineReader, e *schema.Event, lack []error) {
 	f := r.finding(g)
-	f.Detail = schema.AsError(err).Message
 	f.Kind = schema.CorruptLogLine
 	if s.above(ctx, g, r.offset, e.Seq) {
 		f.Kind = schema.TailSuspect
 	}
-	reason, _ := schema.AsError(err).Details["reason"].(string)
-	s.found(ctx, f, schema.Reason(reason), false)
+	named := false
+	for i := range 2 * len(lack) { // once more for those that are listed, if all are
+		d := schema.AsError(lack[i%len(lack)])
+		reason, _ := d.Details["reason"].(string)
+		s.blobAt, _ = d.Details["sha256"].(string)
+		one := f
+		one.Reason, one.Detail = schema.Reason(reason), d.Message
+		switch listed := s.skipped(ctx, &one) != nil; {
+		case named && i >= len(lack):
+			return
+		case !named && (!listed || i >= len(lack)):
+			named = true
+			s.found(ctx, one, one.Reason, false)
+		case !listed && s.opt.plan != nil:
+			s.opt.plan.add(s, one, s.placeOf(ctx, &one))
+		}
+	}
 }

@@ -157,10 +157,12 @@ func (j *Journal) repair(ctx context.Context, before *Scan, claim schema.Claim, 
 // A plan is what a repair has to list, found by a reading of the log.
 type plan struct {
 	skipped []schema.Skipped
-	void    []uint64        // claims that cannot be read, for the seal to call void
-	suspect *schema.Finding // the first that may have been a write that never finished
-	never   *schema.Finding // the first that no repair may pass
-	open    int             // from here on the number behind the hole is not known yet
+	void    []uint64         // claims that cannot be read, for the seal to call void
+	within  bool             // one of them stands below what counts
+	suspect *schema.Finding  // the first that may have been a write that never finished
+	never   *schema.Finding  // the first that no repair may pass
+	open    int              // from here on the number behind the hole is not known yet
+	again   []schema.Skipped // of this hole, listed by an earlier repair as the beginning of one that may have ended later
 }
 
 // read reads a session for what a repair has to list.
@@ -183,15 +185,16 @@ func (p *plan) read(ctx context.Context, store Store, session string, so ScanOpt
 }
 
 // add takes note of damage that no repair lists so far.
-func (p *plan) add(f schema.Finding, g *segment, k schema.Skipped) {
+func (p *plan) add(s *Scan, f schema.Finding, k schema.Skipped) {
 	switch {
 	case f.Reason == "": // a newer version's; somebody who can read it must look
 		if p.never == nil {
 			p.never = &f
 		}
 		return
-	case f.Reason == schema.ClaimCorrupt && !g.sealed:
+	case f.Reason == schema.ClaimCorrupt && !s.byEpoch[f.Segment].sealed:
 		p.void = append(p.void, f.Segment)
+		p.within = p.within || !s.forcible(f)
 		return
 	case f.Kind == schema.TailSuspect && p.suspect == nil:
 		p.suspect = &f
@@ -216,6 +219,13 @@ func (p *plan) close(next uint64) {
 	if p == nil {
 		return
 	}
+	for _, k := range p.again {
+		if k.Next > next && len(p.skipped) <= maxSkips {
+			k.Prev = ""
+			p.skipped = append(p.skipped, k)
+		}
+	}
+	p.again = nil
 	for i := range p.skipped[p.open:] {
 		if k := &p.skipped[p.open+i]; !onGiven[k.Reason] {
 			k.Next = next
@@ -224,7 +234,9 @@ func (p *plan) close(next uint64) {
 	p.open = len(p.skipped)
 }
 
-func (p *plan) nothing() bool { return len(p.skipped) == 0 }
+// nothing says that there is nothing to repair. What a forced claim passes is
+// not for a repair alone.
+func (p *plan) nothing() bool { return len(p.skipped) == 0 && !p.within }
 
 func (p *plan) lines() (n int) {
 	for _, k := range p.skipped {
@@ -270,6 +282,8 @@ func (p *plan) refuse(s *Scan, opt RepairOptions) error {
 		return err
 	}
 	switch {
+	case p.nothing() && len(p.void) > 0:
+		return s.refuse(false)
 	case p.never != nil:
 		return p.never.Err(s.session)
 	case p.suspect != nil && !opt.AcceptTail:

@@ -26,7 +26,7 @@ func repairing() journal.RepairOptions {
 // meaning is the digest of what a log says, without its writers and its end.
 func meaning(st *replay.State) string {
 	c := *st
-	c.Head, c.Epochs = schema.Head{}, nil
+	c.Session, c.Head, c.Epochs = "", schema.Head{}, nil // it has the id from any event, a seal too
 	return c.Digest()
 }
 

@@ -98,8 +98,9 @@ type Scan struct {
 	listed    int               // how many places that are
 	run       *skip             // a list's place of many lines, and the last of them
 	runEnd    skipAt
-	compared  bool // with the head that was kept elsewhere
-	damaged   bool // any hole so far
+	blobAt    string // the blob that a finding is about
+	compared  bool   // with the head that was kept elsewhere
+	damaged   bool   // any hole so far
 	waiting   []waiting
 	seen      map[schema.Ref]error // what is wrong with a blob, nil for nothing
 	torn      bool

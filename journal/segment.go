@@ -332,7 +332,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 		s.one[0] = *e
 		if err := st.Check(s.one[:]); err == nil {
 			st.Apply(folded)
-			if lack != nil && folded != e { // the state lacks a patch
+			if len(lack) > 0 && folded != e { // the state lacks a patch
 				st.Hole()
 			}
 		} else if !named && !(s.damaged && errors.Is(err, schema.ResultWithoutCall)) {
@@ -345,8 +345,8 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 			s.found(ctx, f, schema.BadEvent, false)
 		}
 	}
-	if lack != nil {
-		s.foundBlob(ctx, g, r, e, lack)
+	if len(lack) > 0 {
+		s.foundBlobs(ctx, g, r, e, lack)
 	}
 	if s.stop {
 		return

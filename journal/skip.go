@@ -102,6 +102,8 @@ func (s *Scan) placeOf(ctx context.Context, f *schema.Finding) schema.Skipped {
 	k := schema.Skipped{Epoch: f.Segment, Line: f.Line, Lines: 1, Offset: f.Offset, Bytes: f.Bytes, SHA256: f.SHA256, Reason: f.Reason}
 	g := s.byEpoch[f.Segment]
 	switch f.Reason {
+	case schema.BlobMissing, schema.BlobMismatch:
+		k.Blob = s.blobAt
 	case schema.SegmentMissing:
 		k.Lines = 0
 	case schema.SealMismatch:
@@ -129,12 +131,13 @@ func (s *Scan) skipped(ctx context.Context, f *schema.Finding) *skip {
 	}
 	k := s.placeOf(ctx, f)
 	for _, have := range s.skips[skipAt{k.Epoch, k.Line}] {
-		if have.Reason != k.Reason || have.Offset != k.Offset || k.Prev != "" && have.Prev != k.Prev {
+		if have.Reason != k.Reason || have.Offset != k.Offset || have.Blob != k.Blob || k.Prev != "" && have.Prev != k.Prev {
 			continue
 		}
 		// Where a hole began when it was repaired, and now it is in the middle
 		// of one, an event has gone, unless a later repair knows of it.
-		if k.Prev == "" && have.Prev != "" && !s.hole.unlisted && s.hole.next < have.Next {
+		gone := k.Prev == "" && have.Prev != "" && s.hole.next < have.Next
+		if gone && !s.hole.unlisted {
 			continue
 		}
 		if have.Lines > k.Lines && byteReasons[k.Reason] {
@@ -142,11 +145,13 @@ func (s *Scan) skipped(ctx context.Context, f *schema.Finding) *skip {
 				continue
 			}
 			s.run, s.runEnd = &have, skipAt{k.Epoch, k.Line + have.Lines - 1}
-			return &have
+		} else if have.Lines != k.Lines || have.Bytes != k.Bytes || have.SHA256 != k.SHA256 {
+			continue
 		}
-		if have.Lines == k.Lines && have.Bytes == k.Bytes && have.SHA256 == k.SHA256 {
-			return &have
+		if gone && s.opt.plan != nil { // what is listed now must know of it
+			s.opt.plan.again = append(s.opt.plan.again, *have.Skipped)
 		}
+		return &have
 	}
 	return nil
 }
@@ -162,10 +167,11 @@ func (s *Scan) damage(ctx context.Context, f *schema.Finding) {
 	} else {
 		s.hard = s.hard || !s.forcible(*f)
 		if s.opt.plan != nil {
-			s.opt.plan.add(*f, s.byEpoch[f.Segment], s.placeOf(ctx, f))
+			s.opt.plan.add(s, *f, s.placeOf(ctx, f))
 		}
 	}
-	if onGiven[f.Reason] || f.Kind == schema.HeadMismatch {
+	claim := f.Reason == schema.ClaimCorrupt && !s.byEpoch[f.Segment].sealed // of no part of the log
+	if onGiven[f.Reason] || f.Kind == schema.HeadMismatch || claim {
 		return
 	}
 	s.hole.begun = true

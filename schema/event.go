@@ -274,7 +274,8 @@ type Seal struct {
 // how many lines these are, with one reason for all. Prev is the sum of the
 // last event before the place, "" where that does not matter or another place
 // of the same hole has it; Next is the number of the first event behind the
-// hole that the place is part of.
+// hole that the place is part of. Blob is the hash of a blob that is not what
+// the line says.
 type Skipped struct {
 	Epoch  uint64 `json:"epoch"`
 	Line   int    `json:"line"`
@@ -285,6 +286,7 @@ type Skipped struct {
 	Reason Reason `json:"reason"`
 	Prev   string `json:"prev,omitzero"`
 	Next   uint64 `json:"next,omitzero"`
+	Blob   string `json:"blob,omitzero"`
 }
 
 // Previous is what counts of the newest sealed segment before: Len of its
@@ -346,6 +348,9 @@ func (s *Seal) Data() []byte {
 			}
 			if k.Next > 0 {
 				q.Uint("next", k.Next)
+			}
+			if k.Blob != "" {
+				q.Text("blob", k.Blob)
 			}
 			list = append(list, q.Bytes()...)
 		}
