@@ -60,8 +60,7 @@ func Repair(ctx context.Context, store Store, session string, opt RepairOptions)
 	if err := opt.check(); err != nil {
 		return Repaired{Session: session}, err
 	}
-	p := &plan{}
-	s, err := p.read(ctx, store, session, ScanOptions{State: opt.NewState(), Blobs: true}, func(Item) {})
+	p, s, err := examine(ctx, store, session, opt)
 	if err != nil {
 		return Repaired{Session: session}, err
 	}
@@ -88,6 +87,23 @@ func Repair(ctx context.Context, store Store, session string, opt RepairOptions)
 	err = j.Release(ctx, "repaired")
 	out.Head = j.Head()
 	return out, err
+}
+
+// examine reads a session before it is claimed. Where another process may be
+// repairing it, that one is waited for.
+func examine(ctx context.Context, store Store, session string, opt RepairOptions) (p *plan, s *Scan, err error) {
+	for range acquireTries {
+		p = &plan{}
+		s, err = p.read(ctx, store, session, ScanOptions{State: opt.NewState(), Blobs: true}, func(Item) {})
+		if err != nil || p.nothing() || !s.Lease.Undecided {
+			return p, s, err
+		}
+		s.Lease, err = lease.Observe(ctx, func() (lease.Status, error) { return store.Lease(ctx, session) })
+		if err != nil || s.Lease.Err(session) != nil {
+			return p, s, err
+		}
+	}
+	return p, s, nil
 }
 
 // maxReason bounds By and Reason, so that a seal has room for them.
