@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -136,45 +135,15 @@ func TestWhateverStandsInAStore(t *testing.T) {
 			}
 		}
 	}
-	if ls := good(t, dir, "session", "ls", "-o", "jsonl"); strings.Count(ls, "\n") != len(list)+1 {
-		t.Errorf("the sessions are\n%s", ls)
+	for _, of := range []string{"session", "lease"} {
+		if ls := good(t, dir, of, "ls", "-o", "jsonl"); strings.Count(ls, "\n") != len(list)+1 {
+			t.Errorf("%s ls gives\n%s", of, ls)
+		}
 	}
 	if after := tree(t, dir); !slices.Equal(before, after) {
 		t.Errorf("before\n%q\nafter\n%q", before, after)
 	}
 	good(t, dir, "run", os.DevNull, "--session", "good")
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// tree is all that there is in a folder: names, modes, sizes, bytes.
-func tree(t *testing.T, dir string) (out []string) {
-	t.Helper()
-	must(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		fi, err := d.Info()
-		if err != nil {
-			return err
-		}
-		line := fmt.Sprint(path, fi.Mode(), fi.Size())
-		if fi.Mode().IsRegular() {
-			b, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			line += string(b)
-		}
-		out = append(out, line)
-		return nil
-	}))
-	return out
 }
 
 // A segment of any size is read in the memory of a few lines.
