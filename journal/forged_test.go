@@ -109,6 +109,7 @@ func long(t *testing.T, events, every int) segments {
 }
 
 func TestARunOfBadLinesIsOnePlace(t *testing.T) {
+	t.Parallel()
 	store := long(t, 5000, 1).store()
 	_, after := repair(t, store)
 	if n := after.Count(schema.Repaired); n != 5000 {
@@ -126,6 +127,7 @@ func TestARunOfBadLinesIsOnePlace(t *testing.T) {
 }
 
 func TestMoreDamageThanASealCanListIsRefused(t *testing.T) {
+	t.Parallel()
 	s := long(t, 9000, 2)
 	store := s.store()
 	refused(t, store, repairing(), schema.CorruptLogLine)

@@ -295,6 +295,9 @@ func (p *plan) refuse(s *Scan, opt RepairOptions) error {
 	// seal calls it void as a forced claim does, if there is damage besides.
 	unread := s.Lease.State == lease.Ambiguous && s.Lease.Holder == nil && !s.Lease.Held
 	if err := s.Lease.Err(s.session); err != nil && (!p.nothing() || len(p.void) > 0 || p.never != nil) && !(unread && !p.nothing()) {
+		if s.Lease.State == lease.Active {
+			schema.AsError(err).With("next", "let its holder go, then repair; run: steno lease release "+s.session)
+		}
 		return err
 	}
 	switch {

@@ -157,6 +157,7 @@ func TestOfManyRepairsAtOnceOneWins(t *testing.T) {
 // Whatever a log has been through, what is sound in it is given, and after a
 // repair it is all there and a writer goes on.
 func TestRandomDamageCanBeRepairedAgainAndAgain(t *testing.T) {
+	t.Parallel()
 	seed := journaltest.Seed(t)
 	base := healthy(t)
 	repairs, rounds := 0, journaltest.Amount(300, 1500, 20000)

@@ -130,6 +130,7 @@ func goesOn(t *testing.T, store journal.Store, l *journaltest.Log) {
 }
 
 func TestEveryDamageCanBeRepaired(t *testing.T) {
+	t.Parallel()
 	base := healthy(t)
 	seen := map[schema.Reason]bool{}
 	for _, d := range damages {
@@ -199,6 +200,7 @@ func refused(t *testing.T, store journal.Store, opt journal.RepairOptions, want 
 // Whatever changes in or beside a place after its repair is found again, and
 // can be repaired again; what the first repair lists stays listed.
 func TestDamageAfterARepairIsFoundAgain(t *testing.T) {
+	t.Parallel()
 	base := healthy(t)
 	for _, d := range damages {
 		s := base.clone()
@@ -268,5 +270,67 @@ func twice(t *testing.T, store journal.Store, l *journaltest.Log) {
 	}
 	if len(got.Skipped)+len(got.Void) > bad {
 		t.Errorf("%d places are listed for %d errors", len(got.Skipped), bad)
+	}
+}
+
+// A line has one finding. When one of its blobs is listed, another one that is
+// lost later must still be found.
+func TestEveryBlobOfALineIsListedByItself(t *testing.T) {
+	store := journaltest.NewMemory()
+	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+	must(t, err)
+	big := func(c string) []byte { return []byte(`"` + strings.Repeat(c, 300<<10) + `"`) }
+	var o schema.Object
+	o.Text("call_id", "c1").Uint("attempt", 1).Bool("ok", true).Raw("output", big("a")).Raw("structured", big("b")).Uint("duration_us", 1)
+	journaltest.Append(t, j, journaltest.Call("c1", "read", `{}`), journaltest.Started("c1", 1))
+	journaltest.Append(t, j, journal.Entry{Type: schema.TypeToolResult, Data: o.Bytes()})
+	journaltest.Append(t, j, journaltest.Note("after it"))
+	must(t, j.Close())
+	refs, err := schema.Refs(read(t, segmentsOf(t, store)).Events[4].Data)
+	must(t, err)
+	if len(refs) != 2 {
+		t.Fatalf("%d blobs", len(refs))
+	}
+	verified := func() *journaltest.Log {
+		l, err := journaltest.Read(store, "s1", journal.ScanOptions{Blobs: true})
+		must(t, err)
+		return l
+	}
+	for n := range refs {
+		store.PutBlob("s1", refs[1-n].Ref.SHA256, []byte("gone"))
+		l := verified()
+		if l.Count(schema.BlobMismatch) != 1 || l.FirstError == nil || !strings.Contains(l.FirstError.Detail, refs[1-n].Ref.SHA256) {
+			t.Errorf("blob %d damaged: %v", 1-n, l.Findings)
+		}
+		got, err := journal.Repair(ctx, store, "s1", repairing())
+		if err != nil || len(got.Skipped) != 1 || got.Skipped[0].Blob != refs[1-n].Ref.SHA256 {
+			t.Errorf("blob %d is listed as %+v, %v", 1-n, got.Skipped, err)
+		}
+		if l := verified(); l.FirstError != nil || l.Count(schema.Repaired) != 1 || l.State.Call("c1").State != replay.OK {
+			t.Errorf("after its repair: %v", l.Findings)
+		}
+	}
+}
+
+// Both at once are both listed.
+func TestTwoBlobsOfALineAreListed(t *testing.T) {
+	store := journaltest.NewMemory()
+	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+	must(t, err)
+	var o schema.Object
+	o.Text("text", strings.Repeat("a", 300<<10)).Raw("content", []byte(`"`+strings.Repeat("b", 300<<10)+`"`))
+	journaltest.Append(t, j, journal.Entry{Type: schema.TypeUserMessage, Data: o.Bytes()})
+	must(t, j.Release(ctx, "done"))
+	refs, err := schema.Refs(read(t, segmentsOf(t, store)).Events[2].Data)
+	must(t, err)
+	for _, r := range refs {
+		store.PutBlob("s1", r.Ref.SHA256, nil)
+	}
+	got, err := journal.Repair(ctx, store, "s1", repairing())
+	if err != nil || len(got.Skipped) != 2 || len(refs) != 2 {
+		t.Errorf("listed %+v, %v", got.Skipped, err)
+	}
+	if _, err := journaltest.Read(store, "s1", journal.ScanOptions{Blobs: true, Strict: true}); err != nil {
+		t.Error(err)
 	}
 }

@@ -96,11 +96,10 @@ type Scan struct {
 	hole      hole
 	skips     map[skipAt][]skip // what repairs list
 	listed    int               // how many places that are
-	run       *skip             // a list's place of many lines, and the last of them
-	runEnd    skipAt
-	blobAt    string // the blob that a finding is about
-	compared  bool   // with the head that was kept elsewhere
-	damaged   bool   // any hole so far
+	run       *skip             // a place of many lines that was compared
+	blobAt    string            // the blob that a finding is about
+	compared  bool              // with the head that was kept elsewhere
+	damaged   bool              // any hole so far
 	waiting   []waiting
 	seen      map[schema.Ref]error // what is wrong with a blob, nil for nothing
 	torn      bool
@@ -133,6 +132,7 @@ type segment struct {
 	endBad     bool       // damage stood behind them
 	end        int64      // behind the last line that was judged
 	endLine    int        // its number
+	reread     int64      // bytes that were read again for the lists of repairs
 }
 
 type pin struct {
@@ -229,7 +229,7 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		list = slices.DeleteFunc(list, func(g lease.Segment) bool { return g.Epoch >= s.opt.below })
 	}
 	s.segments, s.byEpoch, s.open, s.pending = nil, map[uint64]*segment{}, nil, false
-	s.skips, s.listed, s.Repairs, s.durable = nil, 0, nil, s.opt.Head.Seq
+	s.skips, s.listed, s.Repairs, s.run, s.durable = nil, 0, nil, nil, s.opt.Head.Seq
 	for _, g := range list {
 		if size, ok := s.opt.sizes[g.Epoch]; ok {
 			g.Size = min(g.Size, size)

@@ -20,6 +20,10 @@ type Listed struct {
 // that a reader's memory is bounded. A repair that would need more is refused.
 const maxSkips = 1 << 16
 
+// maxReread bounds how often a segment is read again, as a whole, to compare
+// places of many lines: a list that was forged could ask for any amount.
+const maxReread = 16
+
 // skipAt is where a listed place begins.
 type skipAt struct {
 	epoch uint64
@@ -126,9 +130,10 @@ func (s *Scan) skipped(ctx context.Context, f *schema.Finding) *skip {
 	if s.listed == 0 || f.Kind != schema.CorruptLogLine || f.Reason == "" {
 		return nil
 	}
-	if byteReasons[f.Reason] && f.Segment == s.runEnd.epoch && f.Line <= s.runEnd.line {
+	if byteReasons[f.Reason] && s.run != nil && f.Segment == s.run.Epoch && f.Offset < s.run.Offset+s.run.Bytes {
 		return s.run
 	}
+	g := s.byEpoch[f.Segment]
 	k := s.placeOf(ctx, f)
 	for _, have := range s.skips[skipAt{k.Epoch, k.Line}] {
 		if have.Reason != k.Reason || have.Offset != k.Offset || have.Blob != k.Blob || k.Prev != "" && have.Prev != k.Prev {
@@ -141,10 +146,14 @@ func (s *Scan) skipped(ctx context.Context, f *schema.Finding) *skip {
 			continue
 		}
 		if have.Lines > k.Lines && byteReasons[k.Reason] {
-			if n, sum := s.rest(ctx, s.byEpoch[k.Epoch], have.Offset, have.Offset+have.Bytes, true); n != have.Bytes || sum != have.SHA256 {
+			if have.Bytes < k.Bytes || g.reread+have.Bytes > maxReread*g.size {
 				continue
 			}
-			s.run, s.runEnd = &have, skipAt{k.Epoch, k.Line + have.Lines - 1}
+			g.reread += have.Bytes
+			if n, sum := s.rest(ctx, g, have.Offset, have.Offset+have.Bytes, true); n != have.Bytes || sum != have.SHA256 {
+				continue
+			}
+			s.run = &have
 		} else if have.Lines != k.Lines || have.Bytes != k.Bytes || have.SHA256 != k.SHA256 {
 			continue
 		}
