@@ -76,6 +76,7 @@ type Writer struct {
 	Session string
 	Force   bool
 	Entries int    // how many notes; it then releases. 0 goes on until it is killed
+	Bytes   int    // of further text in each note
 	Step    bool   // wait for a line on stdin before each append and before the release
 	KillAt  string // a point at which the process kills itself
 	KillNth int    // the n-th time it is there
@@ -123,7 +124,11 @@ func writer(arg []byte) error {
 	}
 	for n := 1; w.Entries == 0 || n <= w.Entries; n++ {
 		step()
-		if _, err := j.Append(ctx, Note(fmt.Sprintf("%d of %s", n, opt.Holder.ID))); err != nil {
+		text := fmt.Sprintf("%d of %s", n, opt.Holder.ID)
+		if w.Bytes > 0 {
+			text += Large(uint64(n), w.Bytes)
+		}
+		if _, err := j.Append(ctx, Note(text)); err != nil {
 			return err
 		}
 		Say("ack %s", j.Head())

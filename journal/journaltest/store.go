@@ -23,7 +23,7 @@ import (
 // makes an empty store that is closed when its test ends. A store adds only
 // what is its own: damage, locks, error codes.
 func TestStore(t *testing.T, open func(t *testing.T) journal.Store) {
-	for _, test := range storeTests {
+	for _, test := range append(slices.Clone(storeTests), blobTests...) {
 		t.Run(strings.ReplaceAll(test.fact, " ", "_"), func(t *testing.T) {
 			s := suite{t, open(t)}
 			test.run(s)
