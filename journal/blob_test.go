@@ -503,3 +503,55 @@ func TestOpenBlobSaysSoWhenTheBytesAreNotThose(t *testing.T) {
 		t.Errorf("no bytes: %v", err)
 	}
 }
+
+// At every step the disk may keep what it likes of what was not synced; a line
+// that was acknowledged has its blob.
+func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
+	store, faults := journaltest.Faulty(journaltest.Files(t))
+	r := journaltest.Rand(journaltest.Seed(t), 0)
+	var told []schema.Head
+	steps, cuts := 0, 0
+	faults.Each(func(point string) {
+		steps++
+		disk := faults.Disk(t, store)
+		images := []journaltest.Image{disk.Random(r)}
+		for _, c := range journaltest.Cuts {
+			images = append(images, disk.Cut(c))
+		}
+		for _, img := range images {
+			cuts++
+			l, err := journaltest.Read(img.Memory(), "s1", journal.ScanOptions{Blobs: true})
+			if err != nil && len(told) > 0 || l.FirstError != nil || len(l.Missing(told)) > 0 {
+				t.Errorf("step %d, at %s: %v, %v, acknowledged and not there: %v", steps, point, err, l.FirstError, l.Missing(told))
+			}
+		}
+	})
+	var j *journal.Journal
+	open := func() {
+		var err error
+		j, err = journal.Open(ctx, store, "s1", journaltest.Options())
+		must(t, err)
+		told = append(told, j.Head())
+	}
+	write := func(entries ...journal.Entry) {
+		records, _ := j.Append(ctx, entries...)
+		for _, r := range records {
+			told = append(told, r.Head())
+		}
+	}
+	open()
+	write(large(1))
+	write(large(2), large(1))
+	faults.FailSync(2, journaltest.ErrDisk) // of the blobs' folder: the name was there
+	write(large(3))
+	write(large(3))
+	must(t, j.Close())
+	open()
+	write(large(3), large(4))
+	must(t, j.Close())
+	faults.Each(nil)
+	if steps < 30 {
+		t.Errorf("there were only %d steps", steps)
+	}
+	journaltest.Tried("power, at every step of blobs: %d steps, %d cuts", steps, cuts)
+}
