@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"steno/journal"
+	"steno/journal/journaltest"
 	"steno/schema"
 )
 
@@ -146,13 +148,81 @@ func TestWhateverStandsInAStore(t *testing.T) {
 	good(t, dir, "run", os.DevNull, "--session", "good")
 }
 
+// small is steno, whatever its exit code, that must do with 64 MB of memory.
+func small(t *testing.T, dir string, args ...string) string {
+	t.Helper()
+	enough := int64(64 << 20)
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		enough = 1 << 30 // the detector keeps books of its own
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "steno", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "STENO_DIR=")
+	out, _ := cmd.Output()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() < 0 {
+		t.Fatalf("steno %q did not end by itself", args)
+	}
+	if used := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10; used > enough {
+		t.Errorf("steno %q took %d bytes of memory", args, used)
+	}
+	return string(out)
+}
+
+// Lists read the beginning and the end of a newest segment, whatever lies
+// between: nobody could wait for them to read a terabyte.
+func TestAListDoesNotReadTheLogs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	good(t, dir, "run", os.DevNull, "--session", "s1")
+	path := filepath.Join(dir, ".steno", "sessions", "s1", "000001.jsonl")
+	if err := os.Truncate(path, 1<<40); errors.Is(err, syscall.EFBIG) || errors.Is(err, syscall.EINVAL) {
+		must(t, os.Truncate(path, 1<<34)) // the most of some file systems
+	} else {
+		must(t, err)
+	}
+	for _, args := range [][]string{{"session", "ls"}, {"lease", "ls"}, {"lease", "show", "s1"}} {
+		if out := small(t, dir, args...); !strings.Contains(out, "stale") {
+			t.Errorf("steno %q says %s", args, out)
+		}
+	}
+}
+
+// A long log is streamed; who goes on with it keeps what its events amount to.
+func TestALongLogNeedsLittleMemory(t *testing.T) {
+	t.Parallel()
+	const batches, calls = 60, 250 // of four events
+	dir := t.TempDir()
+	store := journaltest.FilesIn(t, filepath.Join(dir, ".steno"))
+	j, err := journal.Open(t.Context(), store, "s1", journaltest.Options())
+	must(t, err)
+	output := `"` + strings.Repeat("o", 600) + `"`
+	for b := range batches {
+		var entries []journal.Entry
+		for n := range calls {
+			id := fmt.Sprintf("c%d.%d", b, n)
+			entries = append(entries, journaltest.Call(id, "shell", `{}`), journaltest.Started(id, 1),
+				journaltest.Result(id, 1, output), journaltest.Note(id))
+		}
+		journaltest.Append(t, j, entries...)
+	}
+	must(t, j.Close())
+	if out := small(t, dir, "verify", "s1", "-o", "json"); pick(t, out, "/events") != float64(4*batches*calls+2) || pick(t, out, "/ok") != true {
+		t.Errorf("verify says %s", out)
+	}
+	if out := small(t, dir, "session", "show", "s1", "-o", "jsonl"); strings.Count(out, "\n") != 4*batches*calls+2 {
+		t.Errorf("show gives %d lines", strings.Count(out, "\n"))
+	}
+	good(t, dir, "run", os.DevNull, "--session", "s1")
+	if out := good(t, dir, "lease", "show", "s1", "-o", "json"); pick(t, out, "/epoch") != 2.0 {
+		t.Errorf("nobody went on with it: %s", out)
+	}
+}
+
 // A segment of any size is read in the memory of a few lines.
 func TestAHugeSegmentNeedsLittleMemory(t *testing.T) {
 	t.Parallel()
-	enough := int64(64 << 20)
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		enough *= 3 // the detector keeps its own books
-	}
 	huge := int64(1 << 30)
 	if os.Getenv("STENO_TEST_HUGE") != "" { // minutes
 		huge = 10 << 30
@@ -197,19 +267,11 @@ func TestAHugeSegmentNeedsLittleMemory(t *testing.T) {
 			must(t, err)
 			must(t, c.put(f))
 			must(t, f.Close())
-			ctx, cancel := context.WithTimeout(t.Context(), 5*patience)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, "steno", "verify", "s1", "-o", "json")
-			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "STENO_DIR=")
-			out, _ := cmd.Output() // the exit code says whether it is damage
+			out := small(t, dir, "verify", "s1", "-o", "json")
 			for _, w := range c.want {
-				if !strings.Contains(string(out), w) {
+				if !strings.Contains(out, w) {
 					t.Errorf("there is no %s in %s", w, out)
 				}
-			}
-			if used := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10; used > enough {
-				t.Errorf("it took %d bytes of memory", used)
 			}
 		})
 	}
