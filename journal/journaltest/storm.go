@@ -195,23 +195,25 @@ func viewer(arg []byte) error {
 		if l.FirstError != nil {
 			Say("bad %v", *l.FirstError)
 		}
-		var settled []schema.Head
+		// What was settled may become tentative again while somebody claims,
+		// but it stays.
+		var all []schema.Head
+		settled := 0
 		for i, e := range l.Events {
-			if l.Places[i].Tentative {
-				break
+			if all = append(all, e.Head()); !l.Places[i].Tentative {
+				settled = i + 1
 			}
-			settled = append(settled, e.Head())
 		}
 		for i, h := range last {
-			if i >= len(settled) || settled[i] != h {
+			if i >= len(all) || all[i] != h {
 				Say("bad event %d is no longer the %v that it was", i+1, h)
 				break
 			}
 		}
-		if len(settled) > len(last) {
-			Say("view %s", settled[len(settled)-1])
+		if settled > len(last) {
+			last = all[:settled]
+			Say("view %s", last[settled-1])
 		}
-		last = settled
 	}
 }
 
