@@ -270,6 +270,37 @@ func TestAWriterWhoseFilesAreTakenAwayHasLost(t *testing.T) {
 	}
 }
 
+// A folder is moved and its session goes on there. A check that looks by path
+// sees a free slot where the folder was, and acknowledges what is nowhere.
+func TestAMovedFolderIsNoticedAndNotByPath(t *testing.T) {
+	for _, byPath := range []bool{false, true} {
+		here, faults := journaltest.Faulty(journaltest.Files(t))
+		there := journaltest.Files(t)
+		folder := filepath.Join(here.Dir(), "sessions", "s1")
+		if byPath {
+			faults.ReplaceCheck(func() error {
+				if _, err := os.Lstat(filepath.Join(folder, "000002.jsonl")); err == nil {
+					return schema.Errorf(schema.SessionWriterLost, "there is a successor")
+				}
+				return nil
+			})
+		}
+		old, err := journal.Open(ctx, here, "s1", journaltest.Options())
+		must(t, err)
+		defer old.Close()
+		must(t, os.Rename(folder, filepath.Join(there.Dir(), "sessions", "s1")))
+		journaltest.Append(t, journaltest.Force(t, there, "s1"), journaltest.Note("mine"))
+		_, err = old.Append(ctx, journaltest.Note("where?"))
+		if lost := errors.Is(err, schema.SessionWriterLost); lost == byPath {
+			t.Errorf("by path %t: the superseded writer got %v", byPath, err)
+		}
+		gone := journaltest.Verify(t, there, "s1").Missing([]schema.Head{old.Head()})
+		if acknowledged := err == nil; acknowledged != (len(gone) > 0) {
+			t.Errorf("by path %t: missing are %v", byPath, gone)
+		}
+	}
+}
+
 func TestAKilledWriterIsStaleAtOnce(t *testing.T) {
 	store := journaltest.Files(t)
 	p := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1"})

@@ -36,7 +36,7 @@ type Faults struct {
 	each    func(point string)
 	hold    *Hold
 	noSync  bool
-	noCheck bool
+	look    func() error // in place of the successor check
 	files   []*synced
 }
 
@@ -159,10 +159,14 @@ func (x *Faults) LeaveOutSync() {
 }
 
 // LeaveOutCheck makes every successor check from now on find nothing.
-func (x *Faults) LeaveOutCheck() {
+func (x *Faults) LeaveOutCheck() { x.ReplaceCheck(func() error { return nil }) }
+
+// ReplaceCheck puts another check in the place of every successor check from
+// now on.
+func (x *Faults) ReplaceCheck(look func() error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.noCheck = true
+	x.look = look
 }
 
 // A Hold keeps syncs waiting.
@@ -257,10 +261,10 @@ func (x *Faults) kept(fi os.FileInfo) *synced {
 
 func (x *Faults) check(real func() error) error {
 	x.mu.Lock()
-	noCheck := x.noCheck
+	look := x.look
 	x.mu.Unlock()
-	if noCheck {
-		return nil
+	if look != nil {
+		return look()
 	}
 	return real()
 }
