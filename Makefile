@@ -3,11 +3,14 @@
 FUZZTIME ?= 20s
 BENCH    ?= .
 
+# make crash SEED=7 repeats the choices of a run.
+export STENO_SEED := $(SEED)
+
 # No tool may bring a newer Go along.
 export GOTOOLCHAIN := local
 tool := go tool -modfile=.ci/tools.mod
 
-.PHONY: check test fuzz bench ci tools cases
+.PHONY: check test fuzz model crash power damage bench ci tools cases
 
 check:
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
@@ -20,6 +23,22 @@ test:
 
 fuzz:
 	bash .ci/fuzz $(FUZZTIME)
+
+# The long amounts of the fault tests: every interleaving; kills, stops and
+# take-overs of real processes; power cuts and failing disks (as root, with
+# mkfs.ext4, mkfs.xfs and mkfs.btrfs, those of real file systems too); every bit
+# and byte, lines, blocks and segments.
+model:
+	bash .ci/try long 'Model'
+
+crash:
+	bash .ci/try long 'Storm'
+
+power:
+	bash .ci/try long 'Power|RealSync'
+
+damage:
+	bash .ci/try long 'Flipped|Truncation|Surgery'
 
 # Two of its outputs are compared by: go tool -modfile=.ci/tools.mod benchstat OLD NEW
 bench:

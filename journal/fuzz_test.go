@@ -2,11 +2,18 @@ package journal_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
@@ -135,7 +142,8 @@ func edit(s segments, script []byte) (forged bool) {
 				e.Type = schema.TypeWriterOpened
 				n, m := int64(int8(value)), int64(at)-100
 				e.Data = (&schema.Seal{Claim: "c", How: schema.HowForced, Void: []uint64{uint64(value) % 5, e.Epoch},
-					Previous: &schema.Previous{Epoch: uint64(value) % 5, Len: &n, Size: &m}}).Data()
+					Previous: &schema.Previous{Epoch: uint64(value) % 5, Len: &n, Size: &m},
+					Skipped:  []schema.Skipped{{Epoch: uint64(value) % 5, Line: at % 7, Lines: 1, Offset: n, Bytes: m, Reason: schema.SumMismatch, Next: uint64(length)}}}).Data()
 				e.Data = bytes.ReplaceAll(e.Data, []byte("18446744073709551"), []byte("-"))
 			case 7:
 				e.Data = []byte(`{}`)
@@ -195,5 +203,50 @@ func FuzzScan(f *testing.F) {
 			}
 		}
 		strictly(t, store, l)
+	})
+}
+
+// FuzzBlob: whatever stands in the file of a blob, packed or not, whoever reads
+// it is given the bytes that its name says, or an error of a known kind.
+func FuzzBlob(f *testing.F) {
+	text := bytes.Repeat([]byte("steno "), 100)
+	enc, err := zstd.NewWriter(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	packed := enc.EncodeAll(text, nil)
+	for _, b := range [][]byte{text, packed, packed[:len(packed)-1], append(bytes.Clone(packed), packed...), enc.EncodeAll(make([]byte, 1<<20), nil), {}} {
+		f.Add(b, false, int64(len(text)))
+		f.Add(b, true, int64(len(text)))
+		f.Add(b, true, int64(-1))
+	}
+	store := journaltest.Files(f)
+	sum := sha256.Sum256(text)
+	folder := filepath.Join(store.Dir(), "sessions", "s1", "blobs")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, b []byte, pack bool, size int64) {
+		name := filepath.Join(folder, hex.EncodeToString(sum[:]))
+		if pack {
+			name += ".zst"
+		}
+		must(t, os.WriteFile(name, b, 0o600))
+		defer os.Remove(name)
+		r, err := journal.OpenBlob(ctx, store, "s1", schema.Ref{SHA256: hex.EncodeToString(sum[:]), Bytes: size})
+		if err == nil {
+			var got []byte
+			got, err = io.ReadAll(r)
+			must(t, r.Close())
+			if err == nil && !bytes.Equal(got, text) {
+				t.Errorf("%d bytes were given that are not the blob", len(got))
+			}
+		}
+		if err != nil && !errors.Is(err, schema.CorruptLogLine) {
+			t.Errorf("%v", err)
+		}
+		if !pack && bytes.Equal(b, text) && (size < 0 || size == int64(len(text))) && err != nil {
+			t.Errorf("the blob is as it was: %v", err)
+		}
 	})
 }

@@ -247,7 +247,7 @@ func TestStormOfZombies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := journaltest.Rand(seed, name)
-			least := journaltest.Amount(20, 400, 2200)
+			least := journaltest.Amount(20, 500, 2200)
 			s := supersede(t, false)
 			for n := 0; s.count < least && !t.Failed(); n++ {
 				s.round(fmt.Sprint("s", n), stop, time.Duration(r.IntN(300))*time.Microsecond, false)

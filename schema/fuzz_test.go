@@ -158,3 +158,33 @@ func FuzzCompact(f *testing.F) {
 		}
 	})
 }
+
+// FuzzSeal: whatever stands in a seal, what is read of it is written as
+// canonical JSON that reads the same.
+func FuzzSeal(f *testing.F) {
+	length := int64(7)
+	for _, s := range []schema.Seal{
+		{Claim: "c", How: schema.HowNew},
+		{Claim: "c", How: schema.HowForced, Void: []uint64{2, 3}, Previous: &schema.Previous{Epoch: 1, Len: &length, Size: &length, Seq: 9},
+			Evidence: &schema.Evidence{State: "active", Observed: "o", By: "b", Reason: "r"}},
+		{Claim: "c", How: schema.HowRepair, Carried: 1, Skipped: []schema.Skipped{{Epoch: 1, Line: 2, Lines: 1, Offset: 3, Bytes: 4, SHA256: "s", Reason: schema.SumMismatch, Next: 5}}},
+	} {
+		f.Add(s.Data())
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var s, back schema.Seal
+		if schema.Unmarshal(b, &s) != nil {
+			return
+		}
+		data := s.Data()
+		if err := schema.Unmarshal(data, &back); err != nil {
+			t.Fatalf("%q became %q: %v", b, data, err)
+		}
+		if again := back.Data(); string(again) != string(data) {
+			t.Errorf("%q became %q, then %q", b, data, again)
+		}
+		if !sound(data) {
+			t.Errorf("%q became %q, which is no JSON", b, data)
+		}
+	})
+}
