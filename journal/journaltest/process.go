@@ -238,7 +238,7 @@ func (p *Process) wait(what string, ok func() bool) {
 	defer p.mu.Unlock()
 	for !ok() {
 		if p.eof || late {
-			p.t.Fatalf("the child has not said %s; it said %q", what, p.lines)
+			p.t.Fatalf("the child has not said %s; at last it said %q", what, p.lines[max(0, len(p.lines)-20):])
 		}
 		p.moved.Wait()
 	}
