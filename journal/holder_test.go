@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -181,6 +182,60 @@ func TestAClaimThatIsBeingSealedIsWaitedFor(t *testing.T) {
 			t.Errorf("the first died: %t; the second got %v", dies, err)
 		}
 	}
+}
+
+// lockless is a store whose locks mean nothing: every holder looks dead.
+type lockless struct{ journal.Store }
+
+func (s lockless) Lease(ctx context.Context, session string) (lease.Status, error) {
+	st, err := s.Store.Lease(ctx, session)
+	st.Held = false
+	return st.Evidence.Status(), err
+}
+
+// Locks decide when to try, and nothing else: without them writers take the
+// session from each other all the time, and what any of them was told is there.
+func TestWithoutLocksNothingAcknowledgedIsLost(t *testing.T) {
+	store := journaltest.Files(t)
+	journaltest.Release(t, journaltest.Open(t, store, "s1"))
+	var mu sync.Mutex
+	var told []schema.Head
+	lost := 0
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 10 {
+				j, err := journal.Open(ctx, lockless{store}, "s1", journaltest.Options())
+				for n := 0; err == nil && n < 20; n++ {
+					mu.Lock()
+					told = append(told, j.Head())
+					mu.Unlock()
+					_, err = j.Append(ctx, journaltest.Note("x"))
+				}
+				if j != nil {
+					_ = j.Close()
+				}
+				switch schema.KindOf(err) {
+				case "", schema.SessionWriterActive: // beaten too often
+				case schema.SessionWriterLost:
+					mu.Lock()
+					lost++
+					mu.Unlock()
+				default:
+					t.Errorf("a writer got %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	l := journaltest.Verify(t, store, "s1")
+	if gone := l.Missing(told); len(gone) > 0 {
+		t.Errorf("acknowledged and not there: %v", gone)
+	}
+	if lost == 0 {
+		t.Error("no writer was ever superseded; do they meet?")
+	}
+	t.Logf("%d acknowledged, %d lost, %d epochs", len(told), lost, l.Epochs)
 }
 
 // The clock of these tests moves only while all wait.

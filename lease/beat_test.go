@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -403,4 +404,36 @@ func TestReadingALeaseNeedsNoHoldersFolderAndMakesNone(t *testing.T) {
 	if after := tree(t, filepath.Dir(path)); after != before {
 		t.Errorf("it has made\n%s", after)
 	}
+}
+
+// A holder keeps the lock of its beat whatever the garbage collector does, and
+// that is what keeps the next one from sweeping it.
+func TestALivingHolderIsNotSwept(t *testing.T) {
+	h, dir := stored(t)
+	alive, next := lease.Self("lease.test"), lease.Self("lease.test")
+	defer h.Join(alive).Leave()
+	before := h.Beat(alive.ID)
+	mkdirAll(filepath.Join(dir, "holders", "dead"))
+	for range 5 {
+		runtime.GC()
+	}
+	root, err := os.OpenRoot(dir)
+	must(t, err)
+	defer root.Close()
+	other := lease.NewHolders(root)
+	defer other.Close()
+	other.Join(next)
+	for end := time.Now().Add(30 * time.Second); len(list(t, filepath.Join(dir, "holders"))) > 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what is dead is not swept")
+		}
+	}
+	other.Close() // ends the sweep
+	if after := h.Beat(alive.ID); after == nil || after.Count < before.Count || after.Count > before.Count+1 {
+		t.Errorf("the beat was %+v and is %+v", before, after)
+	}
+	if names := list(t, filepath.Join(dir, "holders")); len(names) != 1 {
+		t.Errorf("there are %v", names)
+	}
+	runtime.KeepAlive(h)
 }
