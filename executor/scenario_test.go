@@ -306,7 +306,7 @@ func (s *scene) spawn(at string, st step, w *wanted) {
 	if w.AtOnce == 1 {
 		// Each open reads every segment, so the time grows with the square.
 		for _, p := range all {
-			p.send(s, order{Do: "turns", Dir: s.path("store"), Session: s.session, Times: st.Times / 5, Marker: filepath.Join(s.outside, "inside")})
+			p.send(s, order{Do: "turns", Dir: s.path("store"), Session: s.session, Times: st.Times / 15, Marker: filepath.Join(s.outside, "inside")})
 		}
 		for _, p := range all {
 			if got := p.answer(s); got.Kind != "" {
