@@ -131,3 +131,18 @@ func TestAHeadWhoseLineIsDamaged(t *testing.T) {
 		t.Errorf("found %v", l.Findings)
 	}
 }
+
+// A repair that leaves a suspect line out gives its number to another event.
+func TestAHeadShowsThatItsLineWasLeftOut(t *testing.T) {
+	base := healthy(t)
+	all := heads(read(t, base))
+	base.replace(3, 5, "bye", "BYE")
+	store := base.store()
+	_, err := journal.Repair(ctx, store, "s1", repairing())
+	must(t, err)
+	s := segmentsOf(t, store)
+	mismatch(t, "left out", against(t, s, all[14]), all[14], 4, 2, len(s.line(4, 1)))
+	if l := against(t, s, all[13]); l.FirstError != nil {
+		t.Errorf("the head before it: %v", l.Findings)
+	}
+}

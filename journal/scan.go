@@ -254,12 +254,12 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		}
 		s.learn(g)
 		for _, v := range g.seal.Void {
-			if b := s.byEpoch[v]; b != nil {
+			if b := s.byEpoch[v]; b != nil && v < g.epoch {
 				b.void = true
 			}
 		}
 		if p := g.seal.Previous; p != nil {
-			if b := s.byEpoch[p.Epoch]; b != nil {
+			if b := s.byEpoch[p.Epoch]; b != nil && p.Epoch < g.epoch {
 				b.pin = &pin{len: b.size, size: b.size, seq: p.Seq, sum: p.Sum}
 				if p.Len != nil && p.Size != nil { // a stream store has neither
 					b.pin.len, b.pin.size = max(0, *p.Len), max(0, *p.Size)

@@ -106,7 +106,7 @@ func (r *lineReader) finding(g *segment) schema.Finding {
 
 // read reads what counts of one sealed segment.
 func (s *Scan) read(ctx context.Context, g *segment) {
-	if p := g.seal.Previous; p != nil && g.sealLine > 0 {
+	if p := g.seal.Previous; p != nil && g.sealLine > 0 && p.Epoch < g.epoch {
 		before := s.byEpoch[p.Epoch]
 		if before == nil {
 			nothing := sha256.Sum256(nil)
@@ -292,6 +292,9 @@ func (s *Scan) atSeal(g *segment) error {
 	if p == nil {
 		return nil
 	}
+	if p.Epoch >= g.epoch { // it can only speak of segments below
+		return schema.SealMismatch
+	}
 	before := s.byEpoch[p.Epoch]
 	if before == nil {
 		return nil
@@ -311,7 +314,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	s.Events++
 	s.last, s.sum, s.end = e.Seq, e.Sum, r.next0
 	s.Head = e.Head()
-	s.bad, s.aside, s.excused, s.hole = 0, 0, false, hole{}
+	s.bad, s.aside, s.excused, s.hole, s.run = 0, 0, false, hole{}, nil
 	s.opt.plan.close(e.Seq)
 	s.compare(ctx, g, r, e)
 	if g == s.open {

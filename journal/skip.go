@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"steno/schema"
 )
@@ -77,11 +78,12 @@ func (s *Scan) learn(g *segment) {
 	}
 	by := &Listed{Epoch: g.epoch}
 	if e := g.seal.Evidence; e != nil {
-		by.By, by.Reason = e.By, e.Reason
+		by.By, by.Reason = bounded(e.By), bounded(e.Reason)
 	}
 	for i := range list {
 		k := &list[i]
-		if k.Epoch >= g.epoch || k.Line < 0 || k.Lines < 0 || s.listed == maxSkips {
+		if k.Epoch >= g.epoch || k.Line < 0 || k.Lines < 0 || s.listed == maxSkips ||
+			max(len(k.SHA256), len(k.Prev), len(k.Blob), len(k.Reason)) > 64 { // a reader keeps the list
 			continue
 		}
 		if s.skips == nil {
@@ -96,6 +98,12 @@ func (s *Scan) learn(g *segment) {
 	if by.Places > 0 {
 		s.Repairs = append(s.Repairs, *by)
 	}
+}
+
+// bounded is what a reader keeps of who repaired and why, and shows with every
+// place.
+func bounded(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 }
 
 // placeOf is how a repair lists a finding. Beside the line it holds on to what

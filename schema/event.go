@@ -292,7 +292,7 @@ type Skipped struct {
 // Previous is what counts of the newest sealed segment before: Len of its
 // bytes are trusted, Len to Size was a torn tail when the seal was written,
 // what lies beyond Size came later from a writer that had lost. A stream store
-// has neither.
+// has neither. Of a repair, Len covers the bad lines at the end that it lists.
 type Previous struct {
 	Epoch uint64 `json:"epoch"`
 	Len   *int64 `json:"len"`
