@@ -167,6 +167,9 @@ func (s *session) stopped() error {
 // admit says whether a call may run: the tool exists and the arguments fit.
 // Phases, tiers, paths and policy have their place here.
 func (s *session) admit(req *Request) (Tool, error) {
+	if req.lost != nil { // it must not run with what is left of its arguments
+		return Tool{}, req.lost
+	}
 	tool, err := s.x.cfg.Tools.Get(req.Name)
 	if err != nil {
 		return Tool{}, err
@@ -241,7 +244,7 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 // returns.
 func (s *session) finish(req *Request, attempt uint64, out verdict, before ...journal.Entry) (Answer, error) {
 	s.x.inspect(req, &out)
-	r, err := s.append(append(before, journal.Entry{Type: schema.TypeToolResult, Data: out.record(req, attempt)})...)
+	r, err := s.append(append(before, out.record(req, attempt))...)
 	if err != nil {
 		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) && !errors.Is(err, schema.SessionEnded) {
 			err = schema.Errorf(schema.ToolResultRecordFailed, "call %s ran, and its result could not be recorded", req.CallID).
@@ -287,7 +290,7 @@ func (s *session) settleAll() {
 func (s *session) settle(c *replay.Call, data []byte) error {
 	var req Request
 	whole, err := s.journal.Whole(s.ctx, data)
-	if errors.Is(err, schema.CorruptLogLine) { // it must not run with what is left of its arguments
+	if errors.Is(err, schema.CorruptLogLine) {
 		whole, req.lost = data, schema.AsError(err).With("call_id", c.ID)
 	} else if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/journal"
 	"steno/schema"
 )
 
@@ -74,9 +75,9 @@ func (x *Executor) inspect(req *Request, out *verdict) {
 	}
 }
 
-// record is the data of a tool_result. What is large in it becomes a blob where
-// it is recorded; what is above MaxOutput is cut, or left out, and marked.
-func (out *verdict) record(req *Request, attempt uint64) []byte {
+// record is the tool_result. What is large in it becomes a blob; what is above
+// MaxOutput is cut, or left out, and marked.
+func (out *verdict) record(req *Request, attempt uint64) journal.Entry {
 	e := encoder{replaced: out.replaced}
 	e.Text("call_id", req.CallID).Uint("attempt", attempt).Bool("ok", out.err == nil && out.result.OK)
 	if out.err != nil {
@@ -96,7 +97,7 @@ func (out *verdict) record(req *Request, attempt uint64) []byte {
 	if e.replaced > 0 {
 		e.Uint("replaced", uint64(e.replaced))
 	}
-	return e.Bytes()
+	return journal.Entry{Type: schema.TypeToolResult, Data: e.Bytes(), Taken: e.taken}
 }
 
 // An encoder makes a result and takes down what it had to change.
@@ -105,6 +106,7 @@ type encoder struct {
 	replaced int    // characters that are not Unicode
 	cut      []byte // what was cut of the output
 	left     int    // bytes of the parts that were left out, whole or in part
+	taken    []schema.Blob
 }
 
 func truncated(limit, bytes int, policy string) []byte {
@@ -133,7 +135,11 @@ func (e *encoder) success(r *Result) {
 	if dropped > 0 || r.Bytes > 0 { // by us, or by the tool itself
 		e.cut = truncated(MaxOutput, max(r.Bytes, len(r.Output)), "head_tail")
 	}
-	e.Text("output", output)
+	if b := schema.TextBlob("output", output); b != nil {
+		e.blob(b)
+	} else {
+		e.Text("output", output)
+	}
 	if r.ExitCode != nil {
 		e.Raw("exit_code", strconv.AppendInt(nil, int64(*r.ExitCode), 10))
 	}
@@ -160,8 +166,18 @@ func (e *encoder) part(key string, value jsontext.Value) {
 		e.left += len(value)
 		return
 	}
-	e.Raw(key, b)
 	e.replaced += n
+	if blob := schema.ValueBlob(key, b); blob != nil {
+		e.blob(blob)
+		return
+	}
+	e.Raw(key, b)
+}
+
+// blob adds a value that will not be in the line.
+func (e *encoder) blob(b *schema.Blob) {
+	e.Blob(b)
+	e.taken = append(e.taken, *b)
 }
 
 // files adds as many names as there is room for.

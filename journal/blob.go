@@ -20,7 +20,7 @@ import (
 func takeOut(entries []Entry) (small []Entry, blobs []schema.Blob, err error) {
 	small = make([]Entry, len(entries))
 	for i, in := range entries {
-		data, b, err := schema.TakeOut(in.Data)
+		data, b, err := schema.TakeOut(in.Data, in.Taken...)
 		if err != nil {
 			e := schema.AsError(err)
 			e.Message = in.Type + ": " + e.Message

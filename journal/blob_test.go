@@ -439,7 +439,7 @@ func TestVerifyingABlobTakesLittleMemory(t *testing.T) {
 	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
 	must(t, err)
 	for _, n := range []uint64{1, 2} {
-		journaltest.Append(t, j, journaltest.Note(journaltest.Large(n, 48<<20)))
+		journaltest.Append(t, j, journaltest.Note(journaltest.Large(n, 24<<20)))
 	}
 	must(t, j.Close())
 	var before, after runtime.MemStats

@@ -70,9 +70,10 @@ type run struct {
 // see [schema.TakeOut]. A zero ID is given by the journal; an entry whose ID is
 // recorded already is not written again.
 type Entry struct {
-	ID   ulid.ULID
-	Type string
-	Data []byte
+	ID    ulid.ULID
+	Type  string
+	Data  []byte
+	Taken []schema.Blob // blobs whose references stand in Data; see [schema.TextBlob]
 }
 
 // A Record is a durable event and its line, without the newline.

@@ -49,35 +49,70 @@ type Blob struct {
 	Key     string // of data
 	Preview string // its beginning and its end
 
-	value []byte // as it stood in data; nil for one that was read from a line
+	value []byte // as it stood in data
+	text  string // instead, of a TextBlob
+}
+
+// TextBlob takes a text out before it becomes part of data, which saves making
+// JSON of it; nil if it stays in its line. The text must be valid UTF-8.
+// [Object.Blob] puts the blob in its place, and TakeOut is told of it.
+func TextBlob(key, text string) *Blob {
+	if quotedLen(text) <= MaxInline {
+		return nil
+	}
+	b := &Blob{Key: key, text: text, Ref: Ref{MediaType: MediaText}}
+	b.measure()
+	return b
+}
+
+// ValueBlob is TextBlob for a value that came from Compact.
+func ValueBlob(key string, value jsontext.Value) *Blob {
+	if len(value) <= MaxInline {
+		return nil
+	}
+	b := newBlob(key, value)
+	return &b
 }
 
 // TakeOut makes a blob of every value in data that is too large for a line. It
 // puts a reference in the value's place and lists the places in the key blobs,
 // which is reserved: data of a caller that has it is InvalidArgs, so that
 // nobody can pass off a value of their own as a blob. A value above MaxBlob is
-// LineTooLong. data must come from Compact; the blobs refer to it.
-func TakeOut(data []byte) (small []byte, blobs []Blob, err error) {
-	if !mayHave(data, "blobs") && len(data) <= MaxInline {
+// LineTooLong. data must come from Compact; the blobs refer to it. taken are
+// blobs whose references stand in data already.
+func TakeOut(data []byte, taken ...Blob) (small []byte, blobs []Blob, err error) {
+	if !mayHave(data, "blobs") && len(data) <= MaxInline && len(taken) == 0 {
 		return data, nil, nil
 	}
-	at := 0 // data is copied up to here
+	at, placed := 0, 0 // data is copied up to at
 	members(data, func(key string, _, from, to int) bool {
 		if key == "blobs" {
 			err = Errorf(InvalidArgs, "data has a key blobs, which only the journal writes").With("pointer", "/data/blobs")
 			return false
 		}
-		if to-from <= MaxInline || !slices.Contains(large, key) {
+		b := Blob{Key: key}
+		if i := slices.IndexFunc(taken, func(b Blob) bool { return b.Key == key }); i >= 0 {
+			b, placed = taken[i], placed+1
+			if !bytes.Equal(data[from:to], b.reference()) {
+				err = Errorf(InvalidArgs, "data has something else in the place of a blob").With("pointer", "/data/"+key)
+				return false
+			}
+		} else if to-from > MaxInline && slices.Contains(large, key) {
+			b = newBlob(key, data[from:to])
+		} else {
 			return true
 		}
-		var b Blob
-		if b, err = newBlob(key, data[from:to]); err != nil {
+		if b.Bytes > MaxBlob {
+			err = Errorf(LineTooLong, "%s has %d bytes; the limit is %d", key, b.Bytes, MaxBlob).With("bytes", b.Bytes).With("limit", MaxBlob)
 			return false
 		}
 		small = append(append(small, data[at:from]...), b.reference()...)
 		at, blobs = to, append(blobs, b)
 		return true
 	})
+	if err == nil && placed < len(taken) {
+		err = Errorf(InvalidArgs, "data has no place for a blob")
+	}
 	if err != nil || len(blobs) == 0 {
 		return data, nil, err
 	}
@@ -210,21 +245,22 @@ func Previews(data []byte) []byte {
 	return shown
 }
 
-// newBlob measures a value.
-func newBlob(key string, value []byte) (Blob, error) {
+// newBlob makes a blob of a value.
+func newBlob(key string, value []byte) Blob {
 	b := Blob{Key: key, value: value, Ref: Ref{MediaType: MediaText}}
-	m := measure{hash: sha256.New()}
 	if value[0] != '"' || !exact(value) {
 		b.MediaType = MediaJSON
 	}
+	b.measure()
+	return b
+}
+
+func (b *Blob) measure() {
+	m := measure{hash: sha256.New()}
 	if _, err := b.WriteTo(&m); err != nil {
-		return b, err
+		panic("schema: a blob of text that did not come from Compact: " + err.Error())
 	}
-	if b.Bytes = m.bytes; b.Bytes > MaxBlob {
-		return b, Errorf(LineTooLong, "%s has %d bytes; the limit is %d", key, b.Bytes, MaxBlob).With("bytes", b.Bytes).With("limit", MaxBlob)
-	}
-	b.SHA256, b.Preview = hex.EncodeToString(m.hash.Sum(nil)), m.preview()
-	return b, nil
+	b.Bytes, b.SHA256, b.Preview = m.bytes, hex.EncodeToString(m.hash.Sum(nil)), m.preview()
 }
 
 // exact reports whether a string is written with the fewest escapes, so that
@@ -247,6 +283,9 @@ func (b *Blob) WriteTo(w io.Writer) (n int64, err error) {
 		k, err := w.Write(b.value)
 		return int64(k), err
 	}
+	if b.value == nil {
+		return io.Copy(w, onlyReader{strings.NewReader(b.text)})
+	}
 	err = pieces(b.value, func(_, text []byte) error {
 		k, err := w.Write(text)
 		n += int64(k)
@@ -254,6 +293,10 @@ func (b *Blob) WriteTo(w io.Writer) (n int64, err error) {
 	})
 	return n, err
 }
+
+// An onlyReader is read piece by piece: a Reader of a string would copy it whole
+// into one write.
+type onlyReader struct{ io.Reader }
 
 // pieces gives a JSON string piece by piece, quoted and as text. Together the
 // texts are that of the string.
@@ -328,6 +371,9 @@ func (b *Blob) reference() []byte {
 	ref.Text("sha256", b.SHA256).Uint("bytes", uint64(b.Bytes)).Text("media_type", b.MediaType)
 	return o.Raw("ref", ref.Bytes()).Text("preview", b.Preview).Bytes()
 }
+
+// Blob puts the reference to a blob in its place.
+func (o *Object) Blob(b *Blob) *Object { return o.Raw(b.Key, b.reference()) }
 
 // mayHave reports whether sound JSON may have a key: not at all, for most.
 func mayHave(data []byte, key string) bool {

@@ -156,6 +156,44 @@ func TestBlobsIsAReservedKey(t *testing.T) {
 	}
 }
 
+// What is taken out beforehand is the same as what is taken out of data.
+func TestBlobsThatWereTakenBeforehand(t *testing.T) {
+	text := strings.Repeat("some \"text\"\x01 ä\n", 20_000)
+	value := jsontext.Value(`{"a":1e400,"b":"` + strings.Repeat("x", schema.MaxInline) + `"}`)
+	var o schema.Object
+	want, blobs := takeOut(t, string(o.Text("output", text).Uint("n", 1).Raw("structured", value).Bytes()))
+	out, part := schema.TextBlob("output", text), schema.ValueBlob("structured", value)
+	data := o.Blob(out).Uint("n", 1).Blob(part).Bytes()
+	small, again, err := schema.TakeOut(data, *out, *part)
+	if err != nil || !bytes.Equal(small, want) || len(again) != 2 || again[0].Ref != blobs[0].Ref || again[1].Ref != blobs[1].Ref {
+		t.Errorf("taken beforehand: %v\n%.300s\nwant\n%.300s", err, small, want)
+	}
+	if string(bytesOf(t, again[0])) != text || string(bytesOf(t, again[1])) != string(value) {
+		t.Error("the bytes are not those")
+	}
+	if schema.TextBlob("output", text[:1000]) != nil || schema.ValueBlob("structured", value[:1000]) != nil {
+		t.Error("what fits is taken out")
+	}
+	for what, c := range map[string]struct {
+		data  []byte
+		taken []schema.Blob
+	}{
+		"no place":      {[]byte(`{"n":1}`), []schema.Blob{*out}},
+		"one place":     {o.Blob(out).Bytes(), []schema.Blob{*out, *part}},
+		"another value": {[]byte(`{"output":"x"}`), []schema.Blob{*out}},
+		"not all":       {data, []schema.Blob{*out}},
+	} {
+		small, _, err := schema.TakeOut(c.data, c.taken...)
+		if what == "not all" { // then it is a value like any other
+			if blobs, e := schema.Refs(small); err != nil || e != nil || len(blobs) != 1 {
+				t.Errorf("%s: %v, %v", what, err, e)
+			}
+		} else if !errors.Is(err, schema.InvalidArgs) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 func TestStoredBlobsMustBePlaces(t *testing.T) {
 	ref := func(edit ...string) string {
 		return strings.NewReplacer(edit...).Replace(`{"ref":{"sha256":"` + strings.Repeat("a", 64) + `","bytes":7,"media_type":"text/plain"},"preview":"x"}`)

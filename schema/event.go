@@ -391,25 +391,8 @@ func (o *Object) key(k string) {
 func (o *Object) Text(key, value string) *Object {
 	o.key(key)
 	valid, _ := ValidUTF8(value)
-	if len(valid) > 64<<10 { // once, since it is copied whole when it grows; the rest has room behind it
-		o.buf = slices.Grow(o.buf, quotedLen(valid)+64<<10)
-	}
 	o.buf, _ = jsontext.AppendQuote(o.buf, valid)
 	return o
-}
-
-// quotedLen is the length of a text as a JSON string with the fewest escapes.
-func quotedLen(s string) int {
-	n := len(s) + 2
-	for _, c := range []byte(s) {
-		switch {
-		case c == '"', c == '\\', c == '\b', c == '\f', c == '\n', c == '\r', c == '\t':
-			n++
-		case c < 0x20:
-			n += 5
-		}
-	}
-	return n
 }
 
 // Raw adds JSON that is compact already.

@@ -99,3 +99,17 @@ func subpart(b []byte) int {
 	}
 	return n
 }
+
+// quotedLen is the length of a text as a JSON string with the fewest escapes.
+func quotedLen(s string) int {
+	n := len(s) + 2
+	for _, c := range []byte(s) {
+		switch {
+		case c == '"', c == '\\', c == '\b', c == '\f', c == '\n', c == '\r', c == '\t':
+			n++
+		case c < 0x20:
+			n += 5
+		}
+	}
+	return n
+}
