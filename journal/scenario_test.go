@@ -224,7 +224,7 @@ func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
 // each every state that the disk may be in.
 func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
 	store, faults := journaltest.Faulty(journaltest.Files(t))
-	step := journaltest.Amount(197, 29, 1)
+	step := journaltest.Amount(197, 29, 5)
 	var told []schema.Head
 	var cuts, steps int
 	faults.Each(func(point string) {
