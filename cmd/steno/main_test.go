@@ -19,8 +19,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"steno": main})
+	testscript.Main(m, commands)
 }
+
+// commands are the programs that this test binary is, by their names.
+var commands = map[string]func(){"steno": main}
 
 // root is the folder of the module.
 func root(t testing.TB) string {
