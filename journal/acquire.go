@@ -39,6 +39,10 @@ type Options struct {
 	// order of the log, also with the seal. It must be quick and must not call
 	// back into the Journal.
 	Durable func(Record)
+	// Waiting is called with the reason when appends begin to wait for room on
+	// the disk, and with nil when they no longer do. It must not call back into
+	// the Journal.
+	Waiting func(error)
 }
 
 // acquireTries bounds how often an acquisition starts over because another
@@ -115,7 +119,9 @@ func acquire(ctx context.Context, store Store, session string, opt Options) (*Jo
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{store: store, session: session, epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}, tell: opt.Durable}
+	j := &Journal{store: store, session: session, holder: opt.Holder, by: cmp.Or(opt.By, opt.Holder.Program), tell: opt.Durable, waiting: opt.Waiting,
+		lane: make(chan struct{}, 1), closing: make(chan struct{}), stuck: make(chan struct{}),
+		epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}}
 	if err := j.open(ctx, before, claim, opt); err != nil {
 		return nil, errors.Join(err, w.Release())
 	}
@@ -245,7 +251,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 		}
 		entries = append(entries, Entry{Type: schema.TypeSessionStarted, Data: data})
 	}
-	_, err := j.Append(ctx, entries...)
+	_, err := j.append(ctx, false, entries) // who cannot open a session is told so at once
 	return err
 }
 

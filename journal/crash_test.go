@@ -231,6 +231,20 @@ func TestAWriterWhoseFilesAreTakenAwayHasLost(t *testing.T) {
 		"segment deleted": func(t *testing.T, folder string) {
 			try(t, os.Remove(filepath.Join(folder, "000001.jsonl")))
 		},
+		"store moved": func(t *testing.T, folder string) {
+			dir := filepath.Dir(filepath.Dir(folder))
+			try(t, os.Rename(dir, dir+"-moved"))
+			t.Cleanup(func() { os.RemoveAll(dir + "-moved") })
+		},
+		"store moved and a copy in its place": func(t *testing.T, folder string) {
+			dir := filepath.Dir(filepath.Dir(folder))
+			try(t, os.Rename(dir, dir+"-moved"))
+			t.Cleanup(func() { os.RemoveAll(dir + "-moved") })
+			try(t, os.CopyFS(dir, os.DirFS(dir+"-moved")))
+		},
+		"store deleted": func(t *testing.T, folder string) {
+			try(t, os.RemoveAll(filepath.Dir(filepath.Dir(folder))))
+		},
 		"another file with the same bytes at its name": func(t *testing.T, folder string) {
 			name := filepath.Join(folder, "000001.jsonl")
 			b, err := os.ReadFile(name)
@@ -247,8 +261,8 @@ func TestAWriterWhoseFilesAreTakenAwayHasLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := journaltest.Files(t)
 			for _, noCheck := range []bool{false, true} {
+				store := journaltest.Files(t)
 				session := map[bool]string{false: "checks", true: "does-not"}[noCheck]
 				p := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: session, Step: true, NoCheck: noCheck})
 				p.Step(1)

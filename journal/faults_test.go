@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"testing"
 	"time"
 
@@ -95,88 +94,6 @@ func TestALineThatIsNotSyncedIsTentative(t *testing.T) {
 	journaltest.Release(t, j)
 	if got := tentative(); got != nil {
 		t.Errorf("tentative are %v in a session without a writer", got)
-	}
-}
-
-// What can go wrong in one append, and what is known of its lines then.
-var appendFaults = []struct {
-	name    string
-	arm     func(*journaltest.Faults)
-	kind    schema.Kind
-	outcome journal.Outcome
-	events  int // how many of its two lines the next writer finds recorded
-}{
-	{"the write fails", func(f *journaltest.Faults) { f.FailWrite(1, journaltest.ErrDisk) },
-		schema.LogWriteFailed, journal.NotStored, 0},
-	{"the write stores one byte", func(f *journaltest.Faults) { f.ShortWrite(1, 1, journaltest.ErrDisk) },
-		schema.LogWriteFailed, journal.Unknown, 0},
-	{"the write stores a line and a half", func(f *journaltest.Faults) { f.ShortWrite(1, 450, journaltest.ErrDisk) },
-		schema.LogWriteFailed, journal.Unknown, 1},
-	{"the write stores all and fails", func(f *journaltest.Faults) { f.ShortWrite(1, 1<<20, journaltest.ErrDisk) },
-		schema.LogWriteFailed, journal.Unknown, 2},
-	{"the write is short without a word", func(f *journaltest.Faults) { f.ShortWrite(1, 100, nil) },
-		schema.LogWriteFailed, journal.Unknown, 0},
-	{"the sync fails", func(f *journaltest.Faults) { f.FailSync(1, journaltest.ErrDisk) },
-		schema.SyncFailed, journal.Unknown, 2},
-	{"the sync fails and the bytes are gone", func(f *journaltest.Faults) { f.LoseSync(1, journaltest.ErrDisk) },
-		schema.SyncFailed, journal.Unknown, 0},
-}
-
-func TestAFailedAppendEndsTheJournal(t *testing.T) {
-	for _, fault := range appendFaults {
-		for _, force := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, forced %t", fault.name, force), func(t *testing.T) {
-				store, faults := journaltest.Faulty(journaltest.Files(t))
-				j := journaltest.Open(t, store, "s1")
-				journaltest.Append(t, j, journaltest.Note("acknowledged"))
-				head := j.Head()
-
-				fault.arm(faults)
-				_, err := j.Append(ctx, journaltest.Note("first"), journaltest.Note("second"))
-				if !errors.Is(err, fault.kind) {
-					t.Fatalf("got %v, want %s", err, fault.kind)
-				}
-				if got := schema.AsError(err).Details["outcome"]; got != fault.outcome.String() {
-					t.Errorf("the outcome is %v, want %s", got, fault.outcome)
-				}
-				if !errors.Is(err, journaltest.ErrDisk) && !errors.Is(err, io.ErrShortWrite) {
-					t.Errorf("the cause is lost: %v", err)
-				}
-
-				// It takes no more, retries nothing, and its state has not moved.
-				writes, syncs := faults.Seen(journaltest.Write), faults.Seen(journaltest.Sync)
-				for range 2 {
-					if _, err := j.Append(ctx, journaltest.Note("more")); !errors.Is(err, fault.kind) {
-						t.Errorf("the next append gives %v", err)
-					}
-				}
-				if w, s := faults.Seen(journaltest.Write), faults.Seen(journaltest.Sync); w != writes || s != syncs {
-					t.Errorf("after the failure there were %d writes and %d syncs", w-writes, s-syncs)
-				}
-				if j.Head() != head || !errors.Is(j.Err(), fault.kind) {
-					t.Errorf("the head is %v, the journal's error %v", j.Head(), j.Err())
-				}
-
-				// Whoever comes next knows.
-				var next *journal.Journal
-				if force {
-					next = journaltest.Force(t, store, "s1")
-				}
-				if err := j.Release(ctx, "done"); !errors.Is(err, fault.kind) {
-					t.Errorf("a release says %v", err)
-				}
-				if !force {
-					next = journaltest.Open(t, store, "s1")
-				}
-				l := journaltest.Verify(t, store, "s1")
-				if gone := l.Missing([]schema.Head{head, next.Head()}); len(gone) > 0 {
-					t.Errorf("acknowledged and not there: %v", gone)
-				}
-				if recorded := len(l.Events) - int(head.Seq) - 1; recorded != fault.events {
-					t.Errorf("%d of the failed append's events are recorded, want %d", recorded, fault.events)
-				}
-			})
-		}
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 type Files struct {
 	root      *os.Root // <dir>
 	sessions  *os.Root // <dir>/sessions
+	place     os.FileInfo
 	id        string
 	caseBlind bool // the file system takes two spellings for one name
 	holders   *lease.Holders
@@ -35,6 +36,11 @@ type Files struct {
 // checks that the store can be written; without, a folder that holds no store
 // is NotFound and nothing on disk changes.
 func OpenFiles(dir string, create bool) (*Files, error) {
+	// Writers look for the store by its path, wherever the process goes.
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, schema.Errorf(schema.LogReadFailed, "the store's folder cannot be found").Cause(err)
+	}
 	if create {
 		if err := makeDir(dir, syncDir); err != nil {
 			return nil, schema.Errorf(schema.LogWriteFailed, "the store's folder %s cannot be made: %s", dir, plain(err)).Cause(err)
@@ -120,6 +126,9 @@ func (f *Files) open(create bool) (err error) {
 	}
 	if err := ours(f.sessions); err != nil {
 		return err
+	}
+	if f.place, err = f.sessions.Stat("."); err != nil {
+		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
 	}
 	b, err := f.readID()
 	if err != nil {
@@ -306,6 +315,9 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 	if err := schema.CheckSession(session); err != nil {
 		return nil, err
 	}
+	if err := f.there(); err != nil {
+		return nil, err
+	}
 	if epoch == 1 {
 		if err := f.makeSession(session); err != nil {
 			return nil, err
@@ -319,7 +331,7 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 	if err != nil {
 		return nil, err
 	}
-	w := &fileWriter{dir: d, lane: f.holders.Join(claim.Holder)} // it beats before it is seen
+	w := &fileWriter{dir: d, lane: f.holders.Join(claim.Holder), holders: f.holders, holder: claim.Holder} // it beats before it is seen
 	if w.slot, err = d.Claim(epoch, header); err != nil {
 		w.lane.Leave()
 		d.Close()
@@ -366,6 +378,9 @@ type fileWriter struct {
 	slot  *lease.Slot
 	lane  *lease.Lane
 	swept bool
+
+	holders *lease.Holders
+	holder  schema.Holder
 }
 
 func (w *fileWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
@@ -384,6 +399,17 @@ func (w *fileWriter) Append(_ context.Context, lines []byte) (Outcome, error) {
 		w.swept = true
 	}
 	return Stored, nil
+}
+
+func (w *fileWriter) Next(_ context.Context, header []byte, room int64) (Writer, error) {
+	lane := w.holders.Join(w.holder)
+	slot, dir, err := w.slot.Next(header, room)
+	if err != nil {
+		lane.Leave()
+		return nil, err
+	}
+	slot.BeatIn(lane)
+	return &fileWriter{dir: dir, slot: slot, lane: lane, holders: w.holders, holder: w.holder}, nil
 }
 
 func (w *fileWriter) Release() error {

@@ -29,22 +29,34 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"steno/lease"
 	"steno/schema"
 )
 
 // A Journal is a session open for writing. It may be used from many
-// goroutines; one mutex orders appends and guards the state.
+// goroutines. Whoever has the lane appends, one at a time and maybe for as
+// long as the disk is full; mu guards what appends move, and is never held
+// while one writes.
 type Journal struct {
 	store   Store
 	session string
-	epoch   uint64
-	how     string
+	holder  schema.Holder
+	by      string
+	tell    func(Record)
+	waiting func(error)
+
+	lane    chan struct{} // holds one token while somebody appends
+	closing chan struct{} // closed once nobody may wait for room any more
+	once    sync.Once     // closes closing
+	writer  Writer        // of whoever has the lane
 
 	mu     sync.Mutex
-	writer Writer
+	epoch  uint64
+	how    string
 	state  State
-	tell   func(Record)
-	seq    uint64 // of the last event, which is durable
+	full   error         // why an append waits for room; nil if none does
+	stuck  chan struct{} // closed once one does, then made anew
+	seq    uint64        // of the last event, which is durable
 	sum    schema.Sum
 	size   int64                // of our segment
 	ids    map[ulid.ULID]uint64 // seq of every event
@@ -113,11 +125,19 @@ func (j *Journal) place(seq uint64) (p place, ok bool) {
 // Session is the id of the session.
 func (j *Journal) Session() string { return j.session }
 
-// Epoch is the epoch this journal writes.
-func (j *Journal) Epoch() uint64 { return j.epoch }
+// Epoch is the epoch this journal writes. It grows when the journal rolls.
+func (j *Journal) Epoch() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.epoch
+}
 
-// How says how the session was come by: new, resumed, takeover or forced.
-func (j *Journal) How() string { return j.how }
+// How says how the epoch was come by: new, resumed, takeover, forced or roll.
+func (j *Journal) How() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.how
+}
 
 // Head is the head of the log.
 func (j *Journal) Head() schema.Head {
@@ -142,69 +162,164 @@ func (j *Journal) Err() error {
 }
 
 // Append writes entries as one write of whole lines, syncs, checks that there
-// is no successor, and only then applies the events and returns them. All are
-// recorded or none as far as anyone is told.
+// is no successor, and only then applies the events and returns them.
 //
 // What the fold refuses, what does not fit its type (InvalidArgs) and a line
 // over MaxLine (LineTooLong) change nothing, and neither does a blob that
 // cannot be stored (LogWriteFailed, UnsafeStatePath): the journal goes on.
-// LogWriteFailed, SyncFailed and SessionWriterLost of the lines themselves end
-// it, as Err then says: details.outcome says whether the lines may be in the
-// log, and whoever opens the session next knows.
+// After a write or sync of lines that fails the journal rolls: it goes on in
+// the next epoch, and what is returned was found on the disk or written again
+// under the same ids, so epoch and numbers are those of the records. A full
+// disk is waited for. ctx ends such waits and nothing else: what is begun is
+// done.
+//
+// LogWriteFailed and SyncFailed, where the roll failed too, and
+// SessionWriterLost end the journal, as Err then says. details.outcome says
+// what became of the lines: not_stored, unknown, recorded or recorded_in_part;
+// what is unknown whoever opens the session next knows.
 func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error) {
+	return j.append(ctx, true, entries)
+}
+
+func (j *Journal) append(ctx context.Context, mayRoll bool, entries []Entry) ([]Record, error) {
+	if err := j.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-j.lane }()
+	b, err := j.prepare(ctx, entries)
+	if err != nil || len(b.fresh) == 0 {
+		return b.records, err
+	}
+	if err := j.put(ctx, b.blobs, mayRoll); err != nil {
+		return nil, err
+	}
+	if _, err := j.writer.Append(context.Background(), b.lines); err != nil {
+		if !mayRoll {
+			j.die(err)
+			return nil, err
+		}
+		return j.goOn(ctx, b, err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.apply(b.records, b.fresh)
+	return b.records, nil
+}
+
+// put stores blobs. One that does not fit is waited for like the lines: the
+// writer goes on after it.
+func (j *Journal) put(ctx context.Context, blobs []schema.Blob, mayWait bool) (err error) {
+	if len(blobs) == 0 {
+		return nil
+	}
+	defer j.wait(nil)
+	for i, pause := 0, firstPause; i < len(blobs); {
+		if err = j.writer.Put(ctx, &blobs[i]); err == nil {
+			i++
+			continue
+		}
+		if !mayWait || !lease.IsFull(err) {
+			return err
+		}
+		if stop := j.pause(ctx, err, pause); stop != nil {
+			return schema.AsError(stop).With("session", j.session).With("outcome", NotStored.String()).Cause(errors.Join(schema.AsError(stop).Err, err))
+		}
+		pause = min(2*pause, maxPause)
+	}
+	return nil
+}
+
+// enter takes the lane. ctx ends the wait for it only where an append before
+// waits for room on the disk.
+func (j *Journal) enter(ctx context.Context) error {
+	select {
+	case j.lane <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case j.lane <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+	}
+	j.mu.Lock()
+	stuck := j.stuck
+	j.mu.Unlock()
+	select {
+	case j.lane <- struct{}{}:
+		return nil
+	case <-stuck:
+		return schema.Errorf(schema.LogWriteFailed, "session %s waits for room on the disk", j.session).
+			With("session", j.session).With("outcome", NotStored.String()).Cause(ctx.Err())
+	}
+}
+
+// A batch is the entries of one append, ready to be written.
+type batch struct {
+	records []Record       // as they are told and read back
+	fresh   []schema.Event // as the state is moved by them; none if all are recorded already
+	lines   []byte
+	blobs   []schema.Blob
+}
+
+func (j *Journal) prepare(ctx context.Context, entries []Entry) (batch, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.dead != nil {
-		return nil, j.dead
+		return batch{}, j.dead
 	}
-	records, fresh, lines, err := j.encode(ctx, entries)
-	if err != nil || len(fresh) == 0 {
-		return records, err
-	}
-	if _, err := j.writer.Append(ctx, lines); err != nil {
-		j.dead = err
-		return nil, err
-	}
-	offset := j.size
-	for i := range fresh {
-		e := &fresh[i]
-		j.note(e.ID, e.Seq, place{j.epoch, offset})
-		offset += int64(len(records[i].Line)) + 1
+	return j.encode(ctx, entries)
+}
+
+// apply moves the state by records that are durable, from the end of what is
+// applied on. The caller holds mu.
+func (j *Journal) apply(records []Record, fresh []schema.Event) {
+	for i := range records {
+		r := &records[i]
+		j.note(r.ID, r.Seq, place{j.epoch, j.size})
+		j.size += int64(len(r.Line)) + 1
+		j.seq, j.sum = r.Seq, r.Sum
 		if j.state != nil {
-			j.state.Apply(e)
+			j.state.Apply(&fresh[i])
 		}
 		if j.tell != nil {
-			j.tell(records[i])
+			j.tell(*r)
 		}
 	}
-	j.size += int64(len(lines))
-	j.seq, j.sum = fresh[len(fresh)-1].Seq, fresh[len(fresh)-1].Sum
-	return records, nil
 }
+
+func (j *Journal) die(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.dead = err
+}
+
+// now is the time as a line holds it, so that the state moves as it does from
+// the stored line.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // encode checks entries and makes their lines. If every entry is recorded
 // already it returns their records and nothing fresh.
-func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record, fresh []schema.Event, lines []byte, err error) {
+func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 	if known, err := j.recorded(ctx, entries); known != nil || err != nil {
-		return known, nil, nil, err
+		return batch{records: known}, err
 	}
 	small, blobs, err := takeOut(entries)
 	if err != nil {
-		return nil, nil, nil, err
+		return batch{}, err
 	}
-	// As a line holds it, so that the state moves as it does from the stored line.
-	now, prev := time.Now().UTC().Truncate(time.Microsecond), j.sum
+	now, prev := now(), j.sum
 	total := 0
 	for _, in := range small {
 		if j.state == nil { // a state checks the data too
 			if err := schema.CheckData(in.Type, in.Data); err != nil {
-				return nil, nil, nil, err
+				return batch{}, err
 			}
 		}
 		total += len(in.Data) + 384
 	}
-	lines = make([]byte, 0, total)
-	fresh = make([]schema.Event, len(entries))
+	lines := make([]byte, 0, total)
+	fresh := make([]schema.Event, len(entries))
 	ends := make([]int, len(entries))
 	for i, in := range small {
 		e := &fresh[i]
@@ -217,16 +332,16 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record
 		lines = e.Append(lines)
 		ends[i], prev = len(lines), e.Sum
 		if n := len(lines) - at - 1; n > schema.MaxLine {
-			return nil, nil, nil, schema.Errorf(schema.LineTooLong, "%s would be a line of %d bytes; the limit is %d", in.Type, n, schema.MaxLine).
+			return batch{}, schema.Errorf(schema.LineTooLong, "%s would be a line of %d bytes; the limit is %d", in.Type, n, schema.MaxLine).
 				With("session", j.session).With("bytes", n).With("limit", schema.MaxLine)
 		}
 	}
 	if j.state != nil {
 		if err := j.state.Check(fresh); err != nil {
-			return nil, nil, nil, err
+			return batch{}, err
 		}
 	}
-	records = make([]Record, len(fresh))
+	records := make([]Record, len(fresh))
 	for i, at := 0, 0; i < len(fresh); i++ {
 		records[i] = Record{fresh[i], lines[at : ends[i]-1 : ends[i]-1]}
 		at = ends[i]
@@ -234,12 +349,7 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (records []Record
 			fresh[i].Data = entries[i].Data
 		}
 	}
-	for i := range blobs { // last, so that what is refused stores none
-		if err := j.writer.Put(ctx, &blobs[i]); err != nil {
-			return nil, nil, nil, err
-		}
-	}
-	return records, fresh, lines, nil
+	return batch{records, fresh, lines, blobs}, nil
 }
 
 // recorded answers entries whose ids are in the log. A batch that is there
@@ -303,23 +413,27 @@ func (j *Journal) read(ctx context.Context, seq uint64) (Record, error) {
 }
 
 // Release ends the epoch in good order: it writes writer_released and gives
-// the lease back.
+// the lease back. Appends that wait for room on the disk end; a release waits
+// for none, and does not roll.
 func (j *Journal) Release(ctx context.Context, reason string) error {
+	j.once.Do(func() { close(j.closing) })
 	var o schema.Object
-	_, err := j.Append(ctx, Entry{Type: schema.TypeWriterReleased, Data: o.Text("reason", reason).Bytes()})
+	_, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterReleased, Data: o.Text("reason", reason).Bytes()}})
 	return errors.Join(err, j.Close())
 }
 
 // Close gives the lease back without a word; the session is stale from then
-// on. It is what to do with a journal that has failed or lost.
+// on. It is what to do with a journal that has failed or lost. Appends that
+// wait for room on the disk end.
 func (j *Journal) Close() error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+	j.once.Do(func() { close(j.closing) })
+	j.lane <- struct{}{}
+	defer func() { <-j.lane }()
 	if j.writer == nil {
 		return nil
 	}
-	if j.dead == nil {
-		j.dead = schema.Errorf(schema.SessionWriterLost, "session %s is closed in this process", j.session).With("session", j.session)
+	if j.Err() == nil {
+		j.die(schema.Errorf(schema.SessionWriterLost, "session %s is closed in this process", j.session).With("session", j.session))
 	}
 	err := j.writer.Release()
 	j.writer = nil

@@ -144,6 +144,7 @@ func TestTheStateMovesWithWhatIsRecorded(t *testing.T) {
 	}
 	before := digest()
 	faults.FailSync(1, journaltest.ErrDisk)
+	faults.FailWrite(2, journaltest.ErrDisk) // so it cannot go on
 	if _, err := j.Append(ctx, journaltest.Result("c1", 1, "1")); !errors.Is(err, schema.SyncFailed) {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ type cutter struct {
 	store        *journal.Files
 	faults       *journaltest.Faults
 	acknowledged []schema.Head
+	full         func() // called once, when an append finds the disk full
 	images       int
 	wrong        []string
 }
@@ -61,7 +62,13 @@ func (c *cutter) cut(where string) {
 
 func (c *cutter) open() *journal.Journal {
 	c.t.Helper()
-	j, err := journal.Open(ctx, c.store, "s1", journaltest.Options())
+	opt := journaltest.Options()
+	opt.Waiting = func(full error) {
+		if full != nil {
+			c.full()
+		}
+	}
+	j, err := journal.Open(ctx, c.store, "s1", opt)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -89,6 +96,7 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			j := c.open()
 			c.append(j)
 			c.faults.FailSync(1, journaltest.ErrDisk)
+			c.faults.FailSync(2, journaltest.ErrDisk) // so it cannot go on
 			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
 				c.t.Fatal("the sync did not fail")
 			}
@@ -99,6 +107,7 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			j := c.open()
 			c.append(j)
 			c.faults.FailSync(1, journaltest.ErrDisk)
+			c.faults.FailSync(2, journaltest.ErrDisk) // so it cannot go on
 			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
 				c.t.Fatal("the sync did not fail")
 			}
@@ -110,11 +119,31 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			j := c.open()
 			c.append(j)
 			c.faults.LoseSync(1, journaltest.ErrDisk)
-			if _, err := j.Append(ctx, journaltest.Note("forgotten")); err == nil {
-				c.t.Fatal("the sync did not fail")
-			}
+			c.append(j)
+			c.append(j)
 			must(c.t, j.Close())
 			c.append(c.open())
+		},
+		"a writer that goes on after a write that stored half": func(c *cutter) {
+			j := c.open()
+			c.append(j)
+			c.faults.ShortWrite(1, 450, journaltest.ErrDisk)
+			c.append(j)
+			c.faults.FailSync(1, journaltest.ErrDisk)
+			c.append(j)
+		},
+		"a disk that is full for a while": func(c *cutter) {
+			j := c.open()
+			c.append(j)
+			c.faults.Fill(500) // for a line and a half, then for a claim without its seal, then for all
+			c.full = func() {
+				c.faults.Fill(900)
+				c.faults.At(journaltest.Write, 3, c.faults.Empty)
+			}
+			c.append(j)
+			if l := journaltest.Verify(c.t, c.store, "s1"); len(l.Findings) != 2 || j.Epoch() != 3 {
+				c.t.Errorf("in epoch %d the findings are %v; want a torn tail and a void claim", j.Epoch(), l.Findings)
+			}
 		},
 		"a first claim that is never sealed": func(c *cutter) {
 			claimAndDie(c.t, c.store, "s1", 1)

@@ -18,6 +18,10 @@ type Store interface {
 	// one store, and this is how they know.
 	ID() string
 
+	// Writable tries whether the store can be written now; LogWriteFailed says
+	// why not. It costs a write and a sync, and leaves nothing.
+	Writable(ctx context.Context) error
+
 	// Sessions yields the ids of all sessions, in order, without reading them.
 	Sessions(ctx context.Context) iter.Seq2[string, error]
 
@@ -45,7 +49,7 @@ type Store interface {
 }
 
 // A Writer extends the segment it has claimed. It is for one goroutine at a
-// time. After any error of Append, and no other, it is finished.
+// time. After any error of Append, and no other, nothing more is appended to it.
 type Writer interface {
 	// Settle makes durable what stands in segment epoch, and the store tell
 	// the truth about it. It returns the size up to which a claimant may read.
@@ -59,6 +63,14 @@ type Writer interface {
 	// Append stores whole lines, all or none as far as anyone is told, and
 	// returns after they are durable and the successor check has passed.
 	Append(ctx context.Context, lines []byte) (Outcome, error)
+
+	// Next claims the slot after this one for the same process, in the place
+	// where this one is held, also after an error of Append; header is as in
+	// [Store.Claim], room how many bytes will follow it soon, if the store can
+	// set them aside. This writer stays, with its lock, until its Release.
+	// AlreadyExists means that another was faster, SessionWriterLost that the
+	// place is no longer where it was.
+	Next(ctx context.Context, header []byte, room int64) (Writer, error)
 
 	// Release gives the slot back. It writes nothing.
 	Release() error

@@ -62,8 +62,10 @@ package lease
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -93,6 +95,19 @@ func (f *Faults) sync(file *os.File, real func() error) error {
 	return real()
 }
 
+// Written writes all of b, or says why not.
+func (f *Faults) Written(file *os.File, b []byte) (n int, err error) {
+	if f != nil && f.Write != nil {
+		n, err = f.Write(file, b)
+	} else {
+		n, err = file.Write(b)
+	}
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return n, err
+}
+
 // A Segment is a slot that is taken.
 type Segment struct {
 	Epoch uint64
@@ -104,6 +119,7 @@ type Segment struct {
 type Dir struct {
 	parent *os.Root
 	name   string
+	path   string // whole, as it was when it was opened
 	root   *os.Root
 	self   *os.File // the folder itself, for its descriptor and its sync
 	info   os.FileInfo
@@ -127,7 +143,7 @@ func Open(parent *os.Root, session string, faults *Faults) (*Dir, error) {
 	if err != nil {
 		return nil, readFailed(session, err)
 	}
-	d := &Dir{parent: parent, name: session, root: root, faults: faults}
+	d := &Dir{parent: parent, name: session, path: filepath.Join(parent.Name(), session), root: root, faults: faults}
 	if d.self, err = root.Open("."); err == nil {
 		d.info, err = d.self.Stat()
 	}

@@ -3,7 +3,6 @@ package lease
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -36,7 +35,9 @@ type Slot struct {
 // with its newline. AlreadyExists means that another was faster. A folder that
 // is on a file system on which locks and names prove nothing is
 // LeaseStoreUnsupported.
-func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) {
+func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) { return d.claim(epoch, header, 0) }
+
+func (d *Dir) claim(epoch uint64, header []byte, room int64) (*Slot, error) {
 	if err := supported(d.self); err != nil {
 		return nil, err
 	}
@@ -64,6 +65,10 @@ func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) {
 	}
 	if err := s.write(header); err != nil {
 		return fail(err)
+	}
+	// A file system that cannot set room aside says so, and that is all right.
+	if err := reserve(f, int64(len(header)), room); IsFull(err) {
+		return fail(writeFailed(d.name, "there is no room for what follows the claim", err))
 	}
 	if err := s.sync(f, f.Sync); err != nil {
 		return fail(err)
@@ -165,14 +170,7 @@ func (s *Slot) append(lines []byte) error {
 }
 
 func (s *Slot) write(b []byte) error {
-	write := s.file.Write
-	if f := s.dir.faults; f != nil && f.Write != nil {
-		write = func(b []byte) (int, error) { return f.Write(s.file, b) }
-	}
-	n, err := write(b)
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
-	}
+	n, err := s.dir.faults.Written(s.file, b)
 	if err == nil {
 		s.size += int64(n)
 		return nil
@@ -222,26 +220,18 @@ func (s *Slot) Check() error {
 }
 
 func (s *Slot) check() error {
-	lost := func(why string) error {
-		return schema.Errorf(schema.SessionWriterLost, "session %s: %s", s.dir.name, why).
-			With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown")
-	}
 	if _, err := s.dir.root.Lstat(segmentName(s.epoch + 1)); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
-			return lost("the successor's slot cannot be looked at: " + cause(err))
+			return s.lost("the successor's slot cannot be looked at: " + cause(err))
 		}
-		return lost(fmt.Sprintf("epoch %d has been claimed by another writer", s.epoch+1))
+		return s.lost(fmt.Sprintf("epoch %d has been claimed by another writer", s.epoch+1))
 	}
-	own, err := s.dir.root.Lstat(s.name)
-	if err != nil || !os.SameFile(own, s.info) {
-		return lost("the segment is no longer at its name")
+	own, err := s.inPlace()
+	if err != nil {
+		return err
 	}
 	if own.Size() != s.size {
-		return lost("somebody else has changed the segment")
-	}
-	folder, err := s.dir.parent.Lstat(s.dir.name)
-	if err != nil || !os.SameFile(folder, s.dir.info) {
-		return lost("the session's folder is no longer at its name")
+		return s.lost("somebody else has changed the segment")
 	}
 	return nil
 }

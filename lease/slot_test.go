@@ -182,6 +182,12 @@ func TestTheCheckNoticesASuccessorAndAMove(t *testing.T) {
 			return errors.Join(rename(p), os.WriteFile(filepath.Join(p+"-moved", "000002.jsonl"), nil, 0o600))
 		}, "claimed"},
 		{"the folder deleted", os.RemoveAll, "segment"},
+		{"the store moved", func(p string) error { return rename(filepath.Dir(p)) }, "folder"},
+		{"the store moved, a copy in its place", func(p string) error {
+			p = filepath.Dir(p)
+			return errors.Join(rename(p), os.CopyFS(p, os.DirFS(p+"-moved")))
+		}, "folder"},
+		{"the store deleted", func(p string) error { return os.RemoveAll(filepath.Dir(p)) }, "segment"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d, path := folder(t, nil)

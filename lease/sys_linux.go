@@ -53,6 +53,14 @@ func dataSync(f *os.File) error {
 	}
 }
 
+// reserve sets room aside behind what a file holds; its size stays.
+func reserve(f *os.File, from, room int64) error {
+	if room <= 0 {
+		return nil
+	}
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, from, room)
+}
+
 // remote file systems: the proof needs one kernel's name table and page cache
 // (magic numbers from statfs(2)).
 var remote = map[int64]string{

@@ -40,6 +40,8 @@ func monotonic() int64 { return 0 }
 
 func dropPages(*os.File) error { return nil }
 
+func reserve(*os.File, int64, int64) error { return nil }
+
 func dataSync(f *os.File) error { return f.Sync() }
 
 func supported(*os.File) error { return nil }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 
 	"steno/journal"
@@ -35,6 +36,8 @@ type Faults struct {
 	actions map[string][]action
 	each    func(point string)
 	hold    *Hold
+	full    bool
+	free    int // bytes that still fit, if it is full
 	noSync  bool
 	look    func() error // in place of the successor check
 	files   []*synced
@@ -151,6 +154,21 @@ func (x *Faults) LoseSync(n int, err error) {
 	})
 }
 
+// Fill leaves room for so many bytes on the disk: a write stores what fits and
+// fails. Empty makes room again.
+func (x *Faults) Fill(free int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.full, x.free = true, free
+}
+
+// Empty ends Fill.
+func (x *Faults) Empty() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.full = false
+}
+
 // LeaveOutSync makes every sync from now on answer success and do nothing.
 func (x *Faults) LeaveOutSync() {
 	x.mu.Lock()
@@ -199,7 +217,19 @@ func (x *Faults) write(f *os.File, b []byte) (n int, err error) {
 	} else if err != nil {
 		return 0, err
 	}
+	x.mu.Lock()
+	full := x.full && len(b) > x.free
+	if full {
+		b = b[:x.free]
+	}
+	if x.full {
+		x.free -= len(b)
+	}
+	x.mu.Unlock()
 	n, err = f.Write(b)
+	if full && err == nil {
+		err = syscall.ENOSPC
+	}
 	x.mu.Lock()
 	x.bytes += n
 	x.mu.Unlock()

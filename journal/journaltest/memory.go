@@ -60,6 +60,9 @@ func (m *Memory) PutBlob(session, sha256 string, data []byte) {
 // ID is the store's id.
 func (m *Memory) ID() string { return m.id }
 
+// Writable is nil: memory can always be written.
+func (m *Memory) Writable(context.Context) error { return nil }
+
 // Sessions yields the ids in order.
 func (m *Memory) Sessions(ctx context.Context) iter.Seq2[string, error] {
 	m.mu.Lock()
@@ -233,6 +236,10 @@ func (w *memoryWriter) Append(_ context.Context, lines []byte) (journal.Outcome,
 		return journal.Unknown, w.dead
 	}
 	return journal.Stored, nil
+}
+
+func (w *memoryWriter) Next(ctx context.Context, header []byte, _ int64) (journal.Writer, error) {
+	return w.store.Claim(ctx, w.session, w.epoch+1, header)
 }
 
 func (w *memoryWriter) Release() error {

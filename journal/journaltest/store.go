@@ -48,6 +48,8 @@ var storeTests = []storeTest{
 	{"a writer with a successor acknowledges nothing", suite.successor},
 	{"a claimant settles what stands below its slot", suite.settles},
 	{"a writer that was given back is finished", suite.givenBack},
+	{"a writer claims the slot after its own and keeps its lock", suite.next},
+	{"a store that can be written says so and has nothing new", suite.writable},
 	{"a claim is ambiguous until its seal, then active; a dead writer is stale, a released session available", suite.states},
 	{"sessions do not see each other", suite.apart},
 	{"sessions are listed in order", suite.order},
@@ -324,6 +326,40 @@ func (s suite) givenBack() {
 	}
 	if b := s.read("s1", 1, 0); !bytes.Equal(b, head) {
 		s.Errorf("the segment now holds %q", b)
+	}
+}
+
+func (s suite) next() {
+	w, _ := s.claim("s1", 1)
+	s.append(w, "mine")
+	head := header("s1", 2)
+	next, err := w.Next(ctx, head, 4096)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer next.Release()
+	if b := s.read("s1", 2, 0); !bytes.Equal(b, head) {
+		s.Errorf("the slot holds %q", b)
+	}
+	_, err = w.Next(ctx, header("s1", 2), 0)
+	s.want(err, schema.AlreadyExists, "the second claim of one slot")
+	_, err = w.Append(ctx, []byte("too late\n"))
+	s.want(err, schema.SessionWriterLost, "an append with a successor of its own")
+	if err := w.Release(); err != nil {
+		s.Fatal(err)
+	}
+	if size, err := next.Settle(ctx, 1); err != nil || size != s.segments("s1")[0].Size {
+		s.Errorf("settle gives %d, %v", size, err)
+	}
+	s.append(next, "on its own")
+}
+
+func (s suite) writable() {
+	if err := s.store.Writable(ctx); err != nil {
+		s.Error(err)
+	}
+	if ids := s.sessions(); len(ids) > 0 {
+		s.Errorf("to ask has made %v", ids)
 	}
 }
 

@@ -101,7 +101,8 @@ func (noWriter) Put(context.Context, *schema.Blob) error       { return nil }
 func (noWriter) Append(context.Context, []byte) (journal.Outcome, error) {
 	return journal.Stored, nil
 }
-func (noWriter) Release() error { return nil }
+func (noWriter) Next(context.Context, []byte, int64) (journal.Writer, error) { return noWriter{}, nil }
+func (noWriter) Release() error                                              { return nil }
 
 type fromTheStart struct{ journal.Store }
 

@@ -1,0 +1,398 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"steno/lease"
+	"steno/schema"
+)
+
+// Pauses between the looks whether a full disk has room again.
+const (
+	firstPause = 50 * time.Millisecond
+	maxPause   = 2 * time.Second
+)
+
+// A roll goes on with an append that failed. Nothing is ever retried on a
+// segment after a write or sync failed there: the same process claims the next
+// epoch, reads from the disk what is there, seals, and writes the rest anew
+// under the same event ids.
+type roll struct {
+	why    error          // the failure that it began with
+	rest   []Record       // what is yet to be recorded
+	fresh  []schema.Event // the same, as it moves the state
+	behind []Record       // what was written behind our last durable event, in our segment
+	told   []Record       // what is recorded by now
+
+	top   Writer // of the newest claim, and its epoch
+	epoch uint64
+	next  *claimed // has its name and nothing behind its claim; nil if there is none
+	tried *claimed // the last one whose seal failed: nobody knows yet whether it counts
+	void  []uint64 // claims that are ours and do not count
+	held  []Writer // whose locks stay until the roll is sealed, so that nobody thinks us dead
+}
+
+type claimed struct {
+	Writer
+	epoch  uint64
+	sum    schema.Sum // of the claim
+	header int64
+	seal   Record
+	found  []Record // what its seal says to be recorded
+}
+
+// goOn returns once the records of a failed append are recorded, some of them
+// maybe by the write that failed. A full disk is waited for until ctx ends or
+// the journal is closed.
+func (j *Journal) goOn(ctx context.Context, b batch, why error) ([]Record, error) {
+	r := &roll{why: why, rest: b.records, fresh: b.fresh, behind: b.records, top: j.writer, epoch: j.epoch}
+	defer j.wait(nil)
+	defer func() { r.release(j.writer) }()
+	err := why
+	for pause := firstPause; !errors.Is(err, schema.SessionWriterLost); pause = min(2*pause, maxPause) {
+		if err = j.advance(r); err == nil {
+			r.release(j.writer)
+			if err = j.rewrite(r); err == nil {
+				return r.told, nil
+			}
+			if errors.Is(err, schema.LineTooLong) { // the larger numbers have made it so
+				return nil, schema.AsError(err).With("outcome", outcomeOf(len(r.told), len(b.records)))
+			}
+		}
+		if !lease.IsFull(err) {
+			break
+		}
+		if stop := j.pause(ctx, err, pause); stop != nil {
+			err = errors.Join(stop, err)
+			break
+		}
+	}
+	return nil, j.end(r, len(b.records), err)
+}
+
+// advance claims the next epoch, reads what the disk has, seals, and applies
+// what is recorded by that. What it has done before it fails is not done again.
+func (j *Journal) advance(r *roll) error {
+	// ctx ends waits; what is begun is done.
+	ctx := context.Background()
+	if r.next == nil {
+		claim := schema.Claim{Session: j.session, Epoch: r.epoch + 1, Time: time.Now(), Holder: j.holder}
+		header, err := claim.Append(nil)
+		if err != nil {
+			return err
+		}
+		room := int64(sealRoom)
+		for i := range r.rest {
+			room += int64(len(r.rest[i].Line)) + lineGrowth
+		}
+		w, err := r.top.Next(ctx, header, room)
+		if errors.Is(err, schema.AlreadyExists) {
+			return schema.Errorf(schema.SessionWriterLost, "session %s: epoch %d has been claimed by another writer", j.session, claim.Epoch).
+				With("session", j.session).With("epoch", j.epoch).With("outcome", Unknown.String()).Cause(err)
+		}
+		if err != nil {
+			return err
+		}
+		r.next = &claimed{Writer: w, epoch: claim.Epoch, sum: claim.Sum, header: int64(len(header))}
+		r.top, r.epoch = w, claim.Epoch
+	}
+	// Newest first. A seal whose write or sync failed may be there.
+	if t := r.tried; t != nil {
+		n, _, err := j.recordedBehind(ctx, r.next, t.epoch, t.header, t.seal.Seq-1, t.seal.Prev, []Record{t.seal})
+		if err != nil {
+			return err
+		}
+		if r.tried = nil; n > 0 {
+			j.commit(r, t)
+		} else {
+			r.void, r.held = append(r.void, t.epoch), append(r.held, t)
+		}
+	}
+	n, size, err := j.recordedBehind(ctx, r.next, j.epoch, j.size, j.seq, j.sum, r.behind)
+	if err != nil {
+		return err
+	}
+	t := r.next
+	t.found = r.behind[:n]
+	length, seq, sum := j.size, j.seq, j.sum
+	for i := range t.found {
+		length, seq, sum = length+int64(len(t.found[i].Line))+1, t.found[i].Seq, t.found[i].Sum
+	}
+	seal := schema.Seal{Claim: t.sum.String(), How: schema.HowRoll, Void: r.void,
+		Previous: &schema.Previous{Epoch: j.epoch, Len: &length, Size: &size, Seq: seq, Sum: sum},
+		Evidence: &schema.Evidence{State: string(lease.Active), Observed: schema.AsError(r.why).Message, By: j.by, Reason: "the same process goes on"}}
+	t.seal.Event = schema.Event{Session: j.session, Seq: seq + 1, Epoch: t.epoch, ID: newID(), Time: now(),
+		Type: schema.TypeWriterOpened, Data: seal.Data(), Dur: seq, Prev: sum}
+	line := t.seal.Append(nil)
+	t.seal.Line = line[:len(line)-1]
+	// The seal is synced alone. Lines that reached the disk without it would
+	// make the segment one that was sealed and is damaged.
+	r.next, r.tried = nil, t
+	if _, err := t.Append(ctx, line); err != nil {
+		return err
+	}
+	r.tried = nil
+	j.commit(r, t)
+	return nil
+}
+
+// sealRoom is more than a seal has, lineGrowth than a line grows by with its
+// numbers.
+const (
+	sealRoom   = 2048
+	lineGrowth = 64
+)
+
+// commit applies what a seal that is durable says to be recorded, and the seal.
+func (j *Journal) commit(r *roll, t *claimed) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := len(t.found)
+	j.apply(t.found, r.fresh[:n])
+	r.told = append(r.told, t.found...)
+	r.rest, r.fresh, r.behind, r.void = r.rest[n:], r.fresh[n:], nil, nil
+	r.held = append(r.held, j.writer)
+	j.writer, j.epoch, j.size, j.how = t.Writer, t.epoch, t.header, schema.HowRoll
+	j.apply([]Record{t.seal}, []schema.Event{t.seal.Event})
+}
+
+// release gives the locks of all claims back but that of keep.
+func (r *roll) release(keep Writer) {
+	if r.next != nil {
+		r.held = append(r.held, r.next.Writer)
+	}
+	if r.tried != nil {
+		r.held = append(r.held, r.tried.Writer)
+	}
+	for _, w := range r.held {
+		if w != keep {
+			_ = w.Release() // it is finished, and writes nothing
+		}
+	}
+	r.next, r.tried, r.held = nil, nil, nil
+}
+
+// rewrite writes the rest in the new epoch. The fold has accepted it when it
+// was first written, behind the same events but the seal.
+func (j *Journal) rewrite(r *roll) error {
+	if len(r.rest) == 0 {
+		return nil
+	}
+	var lines []byte
+	again, fresh := make([]Record, len(r.rest)), make([]schema.Event, len(r.rest))
+	seq, sum, ts := j.seq, j.sum, now()
+	for i := range again {
+		e := &again[i].Event
+		*e = r.rest[i].Event
+		seq++
+		e.Seq, e.Epoch, e.Time, e.Dur, e.Prev = seq, j.epoch, ts, j.seq, sum
+		line := e.Append(nil)
+		if n := len(line) - 1; n > schema.MaxLine {
+			return schema.Errorf(schema.LineTooLong, "%s would be a line of %d bytes; the limit is %d", e.Type, n, schema.MaxLine).
+				With("session", j.session).With("bytes", n).With("limit", schema.MaxLine)
+		}
+		again[i].Line, sum, lines = line[:len(line)-1], e.Sum, append(lines, line...)
+		fresh[i] = *e
+		fresh[i].Data = r.fresh[i].Data
+	}
+	r.rest, r.fresh, r.behind, r.epoch, r.top = again, fresh, again, j.epoch, j.writer
+	if _, err := j.writer.Append(context.Background(), lines); err != nil {
+		r.why = err
+		return err
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.apply(again, fresh)
+	r.told, r.rest, r.behind = append(r.told, again...), nil, nil
+	return nil
+}
+
+// recordedBehind reads how many of the records that were written behind event
+// seq, from an offset on, are whole on the disk, and the size of the segment.
+// It judges as a reader does: what is torn is none of them, and any other line
+// that is not the expected one is damage.
+func (j *Journal) recordedBehind(ctx context.Context, w Writer, epoch uint64, offset int64, seq uint64, sum schema.Sum, wrote []Record) (n int, size int64, err error) {
+	if size, err = w.Settle(ctx, epoch); err != nil {
+		return 0, 0, err
+	}
+	damaged := func(at int64, why string) (int, int64, error) {
+		return 0, 0, schema.Errorf(schema.CorruptLogLine, "segment %06d at byte %d: %s", epoch, at, why).
+			With("session", j.session).With("segment", epoch).With("offset", at)
+	}
+	end := offset
+	for i := range wrote {
+		end += int64(len(wrote[i].Line)) + 1
+	}
+	switch {
+	case size < offset:
+		return damaged(size, "the segment is shorter than what was acknowledged")
+	case size > end:
+		return damaged(end, "somebody else has written into the segment")
+	}
+	g := &segment{epoch: epoch, size: size, sealed: true}
+	s := NewScan(j.store, j.session, ScanOptions{below: epoch + 1})
+	s.segments, s.byEpoch, s.open = []*segment{g}, map[uint64]*segment{epoch: g}, g
+	s.last, s.sum, s.durable = seq, sum, seq
+	foreign := int64(-1)
+	s.yield = func(it Item, _ error) bool {
+		switch {
+		case it.Event == nil || foreign >= 0:
+		case n < len(wrote) && it.Event.Sum == wrote[n].Sum:
+			n++
+		default:
+			foreign = it.Offset
+		}
+		return true
+	}
+	s.readBehind(ctx, g, offset)
+	switch {
+	case s.err != nil:
+		return 0, 0, s.err
+	case s.FirstError != nil:
+		return damaged(s.FirstError.Offset, s.FirstError.Detail)
+	case foreign >= 0:
+		return damaged(foreign, "a line that this process has not written")
+	}
+	return n, size, nil
+}
+
+// readBehind reads the lines of a segment from an offset on.
+func (s *Scan) readBehind(ctx context.Context, g *segment, offset int64) {
+	r, err := s.lines(ctx, g.epoch, offset, g.size)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	defer r.Close()
+	r.number = 1 // the claim is before
+	for s.err == nil && r.next() {
+		var e schema.Event
+		if !r.whole {
+			s.tail(ctx, g, r)
+			break
+		}
+		if !s.line(ctx, g, r, &e) {
+			break
+		}
+	}
+	s.flush(0)
+	if r.err != nil {
+		s.fail(r.err)
+	}
+}
+
+// end ends the journal after a roll that failed, and says what is known of the
+// append: what its caller is told is true, and details.roll says why the
+// journal did not go on.
+func (j *Journal) end(r *roll, of int, err error) error {
+	why := *schema.AsError(r.why)
+	why.Details = map[string]any{}
+	for k, v := range schema.AsError(r.why).Details {
+		why.Details[k] = v
+	}
+	if errors.Is(err, schema.SessionWriterLost) {
+		why = *schema.AsError(err)
+		why.With("outcome", j.outcomeOfLoss(r, of))
+	} else {
+		if lease.IsFull(err) {
+			why.Kind = schema.LogWriteFailed
+		}
+		why.Message += "; and the next epoch could not be begun: " + schema.AsError(err).Message
+		why.With("roll", string(schema.KindOf(err))).With("outcome", j.outcome(r, of)).Cause(errors.Join(r.why, err))
+	}
+	j.die(&why)
+	return &why
+}
+
+// outcome is what is known of an append whose roll failed. Where none of its
+// lines is whole on the disk, none ever will be, since nothing is written there
+// any more.
+func (j *Journal) outcome(r *roll, of int) string {
+	if schema.AsError(r.why).Details["outcome"] == NotStored.String() {
+		return outcomeOf(len(r.told), of)
+	}
+	n, _, err := j.recordedBehind(context.Background(), j.writer, j.epoch, j.size, j.seq, j.sum, r.behind)
+	if err != nil || n > 0 {
+		return Unknown.String()
+	}
+	return outcomeOf(len(r.told), of)
+}
+
+func outcomeOf(recorded, of int) string {
+	switch recorded {
+	case 0:
+		return NotStored.String()
+	case of:
+		return "recorded"
+	}
+	return "recorded_in_part"
+}
+
+// outcomeOfLoss reads the seal of a successor: what it pins of our segment is
+// recorded, and nothing else ever will be.
+func (j *Journal) outcomeOfLoss(r *roll, of int) string {
+	ctx := context.Background()
+	s := NewScan(j.store, j.session, ScanOptions{})
+	if s.survey(ctx) != nil || s.byEpoch[j.epoch] == nil || s.byEpoch[j.epoch].pin == nil {
+		return Unknown.String()
+	}
+	pin := s.byEpoch[j.epoch].pin
+	for _, g := range s.segments {
+		if p := g.seal.Previous; g.sealed && !g.void && p != nil && p.Epoch == j.epoch {
+			// A seal that is not durable may yet be another.
+			if _, err := j.writer.Settle(ctx, g.epoch); err != nil {
+				return Unknown.String()
+			}
+		}
+	}
+	if pin.seq == j.seq && pin.sum == j.sum {
+		return outcomeOf(len(r.told), of)
+	}
+	for i := range r.behind {
+		if pin.seq == r.behind[i].Seq && pin.sum == r.behind[i].Sum {
+			return outcomeOf(len(r.told)+i+1, of)
+		}
+	}
+	return Unknown.String() // it is about another log than ours
+}
+
+// pause waits for room on the disk; the error says why it does not.
+func (j *Journal) pause(ctx context.Context, full error, d time.Duration) error {
+	j.wait(full)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return schema.Errorf(schema.LogWriteFailed, "the disk is full, and nobody waits any longer").Cause(ctx.Err())
+	case <-j.closing:
+		return schema.Errorf(schema.LogWriteFailed, "the disk is full, and session %s is given back", j.session)
+	}
+}
+
+// wait notes that appends wait because of full, or no longer wait, and tells
+// whoever wants to know of the change.
+func (j *Journal) wait(full error) {
+	j.mu.Lock()
+	changed := (full == nil) != (j.full == nil)
+	j.full = full
+	if changed && full != nil {
+		close(j.stuck)
+	} else if changed {
+		j.stuck = make(chan struct{})
+	}
+	j.mu.Unlock()
+	if changed && j.waiting != nil {
+		j.waiting(full)
+	}
+}
+
+// Waiting is why appends wait for room on the disk, nil while they do not.
+func (j *Journal) Waiting() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.full
+}

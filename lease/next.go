@@ -1,0 +1,74 @@
+package lease
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"steno/schema"
+)
+
+// Next claims the slot after this one for the same process, in the folder that
+// this one is held in, whatever has become of this one's last write. room is
+// how many bytes will follow the claim soon: where the file system can say so,
+// a claim without room for them gets no name. The new slot has a folder of its
+// own, which the caller closes; this one stays locked.
+//
+// AlreadyExists: another process has claimed that slot. SessionWriterLost: the
+// segment or the folder is no longer at its name. LogWriteFailed, SyncFailed:
+// nothing was claimed.
+func (s *Slot) Next(header []byte, room int64) (*Slot, *Dir, error) {
+	if _, err := s.inPlace(); err != nil {
+		return nil, nil, err
+	}
+	d, err := s.dir.again()
+	if err != nil {
+		return nil, nil, err
+	}
+	next, err := d.claim(s.epoch+1, header, room)
+	if err != nil {
+		d.Close()
+		return nil, nil, err
+	}
+	return next, d, nil
+}
+
+// again opens the same folder once more, wherever it is by now.
+func (d *Dir) again() (*Dir, error) {
+	root, err := d.root.OpenRoot(".")
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	c := &Dir{parent: d.parent, name: d.name, path: d.path, root: root, info: d.info, faults: d.faults}
+	if c.self, err = root.Open("."); err != nil {
+		c.Close()
+		return nil, readFailed(d.name, err)
+	}
+	return c, nil
+}
+
+// inPlace looks whether segment and folder are where we have them. The folder
+// is looked for by its whole path, so that a moved or deleted store is noticed
+// too; the segment in the folder that is held open.
+func (s *Slot) inPlace() (own os.FileInfo, err error) {
+	own, err = s.dir.root.Lstat(s.name)
+	if err != nil || !os.SameFile(own, s.info) {
+		return nil, s.lost("the segment is no longer at its name")
+	}
+	folder, err := os.Lstat(s.dir.path)
+	if err != nil || !os.SameFile(folder, s.dir.info) {
+		return nil, s.lost("the session's folder is no longer at its name")
+	}
+	return own, nil
+}
+
+func (s *Slot) lost(why string) error {
+	return schema.Errorf(schema.SessionWriterLost, "session %s: %s", s.dir.name, why).
+		With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown")
+}
+
+// IsFull reports whether an error says that there is no room on the disk, or
+// none left for this user.
+func IsFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
