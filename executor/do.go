@@ -247,8 +247,12 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, before ...jo
 	r, err := s.append(append(before, out.record(req, attempt))...)
 	if err != nil {
 		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) && !errors.Is(err, schema.SessionEnded) {
+			outcome, ok := schema.AsError(err).Details["outcome"] // of the result
+			if !ok {
+				outcome = journal.Unknown.String()
+			}
 			err = schema.Errorf(schema.ToolResultRecordFailed, "call %s ran, and its result could not be recorded", req.CallID).
-				With("session", s.id).With("call_id", req.CallID).With("outcome", "unknown").Cause(err)
+				With("session", s.id).With("call_id", req.CallID).With("outcome", outcome).Cause(err)
 		}
 		return Answer{}, err
 	}

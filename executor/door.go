@@ -57,8 +57,9 @@ func (x *Executor) serve() error {
 	p := x.cfg.Prefix + ".v1."
 	svc, err := micro.AddService(x.cfg.Conn, micro.Config{
 		Name: "steno", Version: Version,
-		Description: "keeps the record of tool calls and runs them",
-		Metadata:    map[string]string{"store": x.cfg.Store.ID(), "executor": x.cfg.Holder.ID, "prefix": x.cfg.Prefix},
+		Description:  "keeps the record of tool calls and runs them",
+		StatsHandler: x.stats,
+		Metadata:     map[string]string{"store": x.cfg.Store.ID(), "executor": x.cfg.Holder.ID, "prefix": x.cfg.Prefix},
 	})
 	if err != nil {
 		return unavailable("the service cannot be registered", err)

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -76,7 +77,10 @@ type Executor struct {
 	// Set by New and by tests only.
 	ackWait, stopWait, retryFirst time.Duration
 
+	unready atomic.Bool // as the log was last told
+
 	mu       sync.Mutex // guards the rest; never held during I/O
+	look     *look      // the last one at the store; nil before the first
 	sessions map[string]*session
 	uses     uint64 // how often any session was asked for
 	draining bool

@@ -140,19 +140,80 @@ func TestNothingIsToldBeforeTheSync(t *testing.T) {
 	}
 }
 
-func TestAFailedSyncAcknowledgesNothing(t *testing.T) {
+// A write or sync that fails is nobody's business but the log's: the same call
+// is answered from what is recorded, whether the disk had it or it was written
+// again, and a start that was found runs now, as the same attempt.
+func TestCallsGoOnOverAFailureOfTheLog(t *testing.T) {
+	fails := map[string]func(f *journaltest.Faults, n int){
+		"a sync fails":               func(f *journaltest.Faults, n int) { f.FailSync(n, journaltest.ErrDisk) },
+		"a sync loses what it had":   func(f *journaltest.Faults, n int) { f.LoseSync(n, journaltest.ErrDisk) },
+		"a write fails":              func(f *journaltest.Faults, n int) { f.FailWrite(n, journaltest.ErrDisk) },
+		"a write stores a part":      func(f *journaltest.Faults, n int) { f.ShortWrite(n, 500, journaltest.ErrDisk) },
+		"a write stores all of them": func(f *journaltest.Faults, n int) { f.ShortWrite(n, 1<<20, journaltest.ErrDisk) },
+	}
+	for name, arm := range fails {
+		for n, what := range []string{1: "start", 2: "result"} {
+			if n == 0 {
+				continue
+			}
+			t.Run(name+", of the "+what, func(t *testing.T) {
+				p := newPlace(t, journaltest.NATSOptions{})
+				var tokens []schema.Head
+				x := p.node([]executor.Tool{toolOf("token", func(_ context.Context, c *executor.Invocation) (executor.Result, error) {
+					tokens = append(tokens, schema.Head{Epoch: c.Epoch, Seq: c.Seq})
+					return executor.Result{OK: true, Output: fmt.Sprint("attempt ", c.Attempt)}, nil
+				})})
+				x.open("s1")
+				events, err := x.conn.SubscribeSync("steno.v1.event.s1.>")
+				if err != nil {
+					t.Fatal(err)
+				}
+				arm(x.faults, n)
+				a := x.call("s1", "c1", "token", `{}`)
+				p.wantRecorded("s1", a)
+				if got := field[string](t, a.Data, "output"); got != "attempt 1" || len(tokens) != 1 {
+					t.Fatalf("the tool ran %d times; the last said %s", len(tokens), got)
+				}
+				l := p.read("s1")
+				at := l.State.Call("c1").Attempts[0]
+				if tokens[0].Epoch != at.Epoch || tokens[0].Seq != at.Seq || len(l.State.Epochs) != 2 || l.State.Epochs[1].How != schema.HowRoll {
+					t.Errorf("the tool got the token %v, recorded is %+v; the epochs are %+v", tokens[0], at, l.State.Epochs)
+				}
+				if a.Head != l.Head {
+					t.Errorf("the answer's head is %v, the log's %v", a.Head, l.Head)
+				}
+				// Everything is told of once, in order: call, decision, start and
+				// result, and the seal between them.
+				for _, e := range l.Events[2:] {
+					if m, err := events.NextMsg(journaltest.Deadline); err != nil || field[uint64](t, m.Data, "seq") != e.Seq {
+						t.Fatalf("of event %d was told %v, %v", e.Seq, m, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Where the log cannot go on either, nothing is acknowledged, the session is
+// given back, and whoever has it next settles what is open.
+func TestWhatCannotBeRecordedIsNotAcknowledged(t *testing.T) {
 	for name, c := range map[string]struct {
-		append     int // which append of the call, 1 its start and 2 its result
+		arm        func(*journaltest.Faults)
 		repeatable bool
 		want       schema.Kind
+		outcome    string
 		after      schema.Kind // of the result that is recorded afterwards
 		runs       int
 	}{
-		"start of a call":                        {1, false, schema.SyncFailed, schema.Interrupted, 0},
-		"start of a repeatable call":             {1, true, schema.SyncFailed, "", 1},
-		"result of a call":                       {2, false, schema.ToolResultRecordFailed, "", 1},
-		"result of a repeatable call":            {2, true, schema.ToolResultRecordFailed, "", 1},
-		"result of a call, and nothing is there": {3, false, schema.ToolResultRecordFailed, schema.Interrupted, 1},
+		"start of a call":            {func(f *journaltest.Faults) { f.FailSync(1, journaltest.ErrDisk); f.FailSync(2, journaltest.ErrDisk) }, false, schema.SyncFailed, "unknown", schema.Interrupted, 0},
+		"start of a repeatable call": {func(f *journaltest.Faults) { f.FailSync(1, journaltest.ErrDisk); f.FailSync(2, journaltest.ErrDisk) }, true, schema.SyncFailed, "unknown", "", 1},
+		"start that is not stored":   {func(f *journaltest.Faults) { f.FailWrite(1, journaltest.ErrDisk); f.FailWrite(2, journaltest.ErrDisk) }, false, schema.LogWriteFailed, "not_stored", "", 1},
+		"result of a call":           {func(f *journaltest.Faults) { f.FailSync(2, journaltest.ErrDisk); f.FailSync(3, journaltest.ErrDisk) }, false, schema.ToolResultRecordFailed, "unknown", "", 1},
+		"result, and nothing is there": {func(f *journaltest.Faults) {
+			f.ShortWrite(2, 100, journaltest.ErrDisk)
+			f.FailWrite(3, journaltest.ErrDisk)
+		},
+			false, schema.ToolResultRecordFailed, "not_stored", schema.Interrupted, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t, journaltest.NATSOptions{})
@@ -166,18 +227,27 @@ func TestAFailedSyncAcknowledgesNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.append == 3 { // the write fails, and leaves half a line
-				n.faults.ShortWrite(2, 100, journaltest.ErrDisk)
-			} else {
-				n.faults.FailSync(c.append, journaltest.ErrDisk)
-			}
+			c.arm(n.faults)
 			_, err = n.Do(within(t), "s1", request("c1", "count", `{}`))
 			wantErr(t, err, c.want)
+			if got := schema.AsError(err).Details["outcome"]; got != c.outcome {
+				t.Errorf("the outcome is %v, want %s", got, c.outcome)
+			}
 			if err := n.conn.Flush(); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := pending(t, events), 3*(min(c.append, 2)-1); got != want {
+			want := 0
+			if c.want == schema.ToolResultRecordFailed {
+				want = 3
+			}
+			if got := pending(t, events); got != want {
 				t.Errorf("%d events were published, want %d", got, want)
+			}
+			// It is given back at once, so that others need not wait for somebody
+			// to ask this executor for it.
+			st, err := p.store().Lease(context.Background(), "s1")
+			if err != nil || st.Kind != schema.SessionWriterStale {
+				t.Errorf("the lease is %+v, %v", st, err)
 			}
 			// The service is up, other sessions are not touched.
 			n.call("s2", "c1", "echo", `{}`)
@@ -203,24 +273,17 @@ func TestAFailedSyncAcknowledgesNothing(t *testing.T) {
 	}
 }
 
-// A session whose log has failed is given back at once, so that others need not
-// wait for somebody to ask this executor for it.
-func TestAFailedSessionIsGivenBack(t *testing.T) {
-	p := newPlace(t, journaltest.NATSOptions{})
-	n := p.node([]executor.Tool{echo})
-	n.open("s1")
-	n.faults.FailSync(1, journaltest.ErrDisk)
-	_, err := n.Do(within(t), "s1", request("c1", "echo", `{}`))
-	wantErr(t, err, schema.SyncFailed)
-	st, err := p.store().Lease(context.Background(), "s1")
-	if err != nil || st.Kind != schema.SessionWriterStale {
-		t.Errorf("the lease is %+v, %v", st, err)
+// Many calls at once over a log that fails again and again: each is answered,
+// and what runs meanwhile is not stopped. Where a roll fails too the session is
+// opened again while others still use it, and nobody hears that another process
+// holds it: it is this one.
+func TestManyCallsGoOnOverFailures(t *testing.T) {
+	for _, twice := range []bool{false, true} {
+		t.Run(fmt.Sprintf("twice %t", twice), func(t *testing.T) { manyCalls(t, twice) })
 	}
 }
 
-// A session that has just failed is opened again while others still use it.
-// Nobody hears that another process holds it: it is this one.
-func TestCallsGoOnOverAFailureOfTheLog(t *testing.T) {
+func manyCalls(t *testing.T, twice bool) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	n := p.node([]executor.Tool{echo})
 	n.open("s1")
@@ -231,6 +294,9 @@ func TestCallsGoOnOverAFailureOfTheLog(t *testing.T) {
 			for k := range 40 {
 				if i == 0 && k%4 == 0 {
 					n.faults.FailSync(1, journaltest.ErrDisk)
+					if twice {
+						n.faults.FailSync(2, journaltest.ErrDisk)
+					}
 				}
 				req := request(fmt.Sprintf("c%d-%d", i, k), "echo", `{}`)
 				for {
@@ -251,8 +317,13 @@ func TestCallsGoOnOverAFailureOfTheLog(t *testing.T) {
 	}
 	callers.Wait()
 	log := p.read("s1")
-	if len(log.State.Calls) != 8*40 || failed.Load() == 0 || len(log.State.Epochs) < 3 {
+	if len(log.State.Calls) != 8*40 || twice != (failed.Load() > 0) || len(log.State.Epochs) < 3 {
 		t.Errorf("%d calls are recorded in %d epochs, %d failed", len(log.State.Calls), len(log.State.Epochs), failed.Load())
+	}
+	for _, e := range log.State.Epochs[1:] {
+		if !twice && e.How != schema.HowRoll {
+			t.Errorf("epoch %d was come by as %s", e.Epoch, e.How)
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ type session struct {
 	users   int    // requests, calls on their way, and live
 	used    uint64 // the executor's count of uses at the last one
 	leaving string // why it is being released; "" if it is not
+	full    error  // why it waits for room on the disk; nil if it does not
 
 	// Set before ready is closed and not changed afterwards.
 	journal *journal.Journal
@@ -89,7 +90,7 @@ func (s *session) open() error {
 	if err == nil && (st.State == lease.Active || st.State == lease.Ambiguous && !st.Undecided) {
 		return st.Err(s.id)
 	}
-	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish}
+	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish, Waiting: s.waits}
 	if s.create != nil {
 		opt.Create, opt.Started = true, s.create.started()
 	}
@@ -98,11 +99,18 @@ func (s *session) open() error {
 		return goingAway(s.id)
 	}
 	if err != nil {
+		if couldNotWrite(err) {
+			s.x.lookAgain()
+		}
 		return err
 	}
 	s.journal = j
 	s.x.log.Info("holds a session", "session", s.id, "epoch", j.Epoch(), "how", j.How())
 	return nil
+}
+
+func couldNotWrite(err error) bool {
+	return errors.Is(err, schema.LogWriteFailed) || errors.Is(err, schema.SyncFailed)
 }
 
 // space is the workspace of the session, opened when it is first asked for, and
@@ -169,6 +177,9 @@ func (s *session) leave() {
 
 // publish tells everybody about a durable event.
 func (s *session) publish(r journal.Record) {
+	if r.Type == schema.TypeWriterOpened && s.journal != nil {
+		s.x.log.Warn("a write failed; the session goes on in the next epoch", "session", s.id, "epoch", r.Epoch)
+	}
 	subject := s.x.cfg.Prefix + ".v1.event." + s.id + "." + r.Type
 	if err := s.x.cfg.Conn.PublishMsg(&nats.Msg{Subject: subject, Data: r.Line}); err != nil {
 		// The log is the truth and events are hints; nothing is lost with one.
@@ -180,14 +191,19 @@ func (s *session) view(f func(*replay.State)) {
 	s.journal.View(func(st journal.State) { f(st.(*replay.State)) })
 }
 
-// append records entries. After an error that ends the journal the results of
-// the tools that run here for the session can no longer be recorded, so they
-// are stopped, and the session is given back at once: whoever is asked for it
-// next may be another process.
+// append records entries; what failed on the way and was recorded all the same
+// is no error. It waits for room on a full disk, until the session is given
+// back. After an error that ends the journal the results of the tools that run
+// here for the session can no longer be recorded, so they are stopped, and the
+// session is given back at once: whoever is asked for it next may be another
+// process.
 func (s *session) append(entries ...journal.Entry) ([]journal.Record, error) {
-	r, err := s.journal.Append(context.Background(), entries...) // what is handed over is not taken back
+	r, err := s.journal.Append(s.ctx, entries...)
 	if err != nil && !s.sound() {
 		s.x.retire(s, "")
+	}
+	if err != nil && couldNotWrite(err) || err == nil && s.x.unready.Load() {
+		s.x.lookAgain()
 	}
 	return r, err
 }

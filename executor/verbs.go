@@ -105,6 +105,11 @@ func (x *Executor) runOpen(ctx context.Context, _ string, payload []byte, _ bool
 func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schema.Head, error) {
 	fail := func(err error) (OpenAnswer, schema.Head, error) { return OpenAnswer{}, schema.Head{}, err }
 	if req.Session == "" {
+		// No id is handed out for what cannot be kept.
+		if err := x.cfg.Store.Writable(ctx); err != nil {
+			x.lookAgain()
+			return fail(err)
+		}
 		req.Session = newID().String()
 	}
 	if err := schema.CheckSession(req.Session); err != nil {

@@ -1,0 +1,183 @@
+package executor_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/executor"
+	"steno/journal/journaltest"
+	"steno/lease"
+	"steno/schema"
+)
+
+// readiness is what the service's statistics say, the same at every endpoint.
+func (n *node) readiness() (ready bool, kind schema.Kind) {
+	n.t.Helper()
+	b, err := ask(n.t, n.conn, "$SRV.STATS.steno", "")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for i, e := range field[[]jsontext.Value](n.t, b.Data, "endpoints") {
+		data := field[jsontext.Value](n.t, e, "data")
+		r, k := field[bool](n.t, data, "ready"), field[schema.ErrorBody](n.t, data, "error").Kind
+		if i > 0 && (r != ready || k != kind) {
+			n.t.Errorf("endpoint %d says %s", i, data)
+		}
+		ready, kind = r, k
+	}
+	return ready, kind
+}
+
+func (n *node) logged(text string) int { return strings.Count(n.log.String(), text) }
+
+// sessionFolders are all names among the sessions.
+func (p *place) sessionFolders() (names []string) {
+	p.t.Helper()
+	list, err := os.ReadDir(filepath.Join(p.dir, "sessions"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// waiting runs a call whose result finds the disk full, and returns once it
+// waits for room.
+func (n *node) waiting(held *counter) (answer chan executor.Answer, failed chan error) {
+	n.t.Helper()
+	answer, failed = make(chan executor.Answer, 1), make(chan error, 1)
+	go func() {
+		a, err := n.Do(context.Background(), "s1", request("c1", "held", `{}`))
+		if err != nil {
+			failed <- err
+			return
+		}
+		answer <- a
+	}()
+	wait(n.t, "the tool", held.begun)
+	n.faults.Fill(100)
+	close(held.hold)
+	eventually(n.t, "the wait for room", func() bool { return schema.KindOf(n.Ready()) == schema.SessionRecordUnavailable })
+	return answer, failed
+}
+
+func TestAFullDiskIsWaitedForAndShows(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	held := newCounter(true)
+	n := p.node([]executor.Tool{held.tool("held", false), echo})
+	n.open("s1")
+	n.open("s2")
+	before := n.call("s1", "c0", "echo", `{}`)
+	if ready, kind := n.readiness(); !ready || kind != "" || n.Ready() != nil {
+		t.Errorf("at first the readiness is %t %s, %v", ready, kind, n.Ready())
+	}
+	elsewhere := placeOn(t, journaltest.StartNATS(t, journaltest.NATSOptions{}), t.TempDir())
+	other := elsewhere.node([]executor.Tool{echo})
+	other.open("s1")
+
+	answer, failed := n.waiting(held)
+	if ready, kind := n.readiness(); ready || kind != schema.SessionRecordUnavailable {
+		t.Errorf("the readiness is %t %s", ready, kind)
+	}
+	// What is recorded is answered, and nobody else is kept from anything.
+	if again := n.call("s1", "c0", "echo", `{}`); string(again.Data) != string(before.Data) {
+		t.Errorf("an earlier call is answered %s", again.Data)
+	}
+	if a, err := n.client.Get(within(t), "s1"); err != nil || len(a.Open) != 1 {
+		t.Errorf("the session is %+v, %v", a, err)
+	}
+	other.call("s1", "c1", "echo", `{}`)
+	// No id is handed out for what cannot be kept.
+	folders := p.sessionFolders()
+	_, err := ask(t, n.conn, "steno.v1.session.open", `{}`)
+	wantErr(t, err, schema.LogWriteFailed)
+	if d := schema.AsError(err).Details; d["session"] != nil {
+		t.Errorf("the refusal names session %v", d["session"])
+	}
+	if now := p.sessionFolders(); !slices.Equal(folders, now) {
+		t.Errorf("the sessions were %v and are %v", folders, now)
+	}
+	n.faults.Empty()
+	select {
+	case a := <-answer:
+		p.wantRecorded("s1", a)
+	case err := <-failed:
+		t.Fatal(err)
+	}
+	if held.of("c1") != 1 {
+		t.Errorf("the tool ran %d times", held.of("c1"))
+	}
+	if e := p.read("s1").State.Epochs; len(e) != 2 || e[1].How != schema.HowRoll {
+		t.Errorf("the epochs are %+v", e)
+	}
+	eventually(t, "the readiness", func() bool { ready, _ := n.readiness(); return ready && n.Ready() == nil })
+	eventually(t, "a word about it", func() bool { return n.logged("calls can be recorded again") == 1 })
+	if k := n.logged("calls cannot be recorded now"); k != 1 {
+		t.Errorf("it was logged %d times that calls cannot be recorded", k)
+	}
+	n.call("s2", "c1", "echo", `{}`)
+}
+
+func TestADrainDoesNotWaitForRoom(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	held := newCounter(true)
+	tools := []executor.Tool{held.tool("held", false)}
+	n := p.node(tools)
+	n.open("s1")
+	_, failed := n.waiting(held)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	n.drain.Do(func() { _ = n.Drain(ctx) }) // it cannot say that the session is released
+	err := wait(t, "the call", failed)
+	wantErr(t, err, schema.ToolResultRecordFailed)
+	if got := schema.AsError(err).Details["outcome"]; got != "not_stored" {
+		t.Errorf("the outcome is %v", got)
+	}
+	wantErr(t, n.Ready(), schema.Unavailable)
+	p.wantLease("s1", lease.Stale)
+	a := p.node(tools).call("s1", "c1", "held", `{}`)
+	wantKindOfResult(t, a.Data, schema.Interrupted)
+	p.wantRecorded("s1", a)
+}
+
+// A store that is moved while it is served is noticed before anything is
+// acknowledged, and nothing is begun in it.
+func TestAMovedStoreIsNotServed(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	count := newCounter(false)
+	n := p.node([]executor.Tool{count.tool("count", false), echo})
+	n.open("s1")
+	n.call("s1", "c0", "echo", `{}`)
+	moved := p.dir + "-moved"
+	if err := os.Rename(p.dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"c1", "c2"} {
+		_, err := n.Do(within(t), "s1", request(id, "count", `{}`))
+		if k := schema.KindOf(err); k != schema.SessionWriterLost && k != schema.LogWriteFailed {
+			t.Errorf("call %s: %v", id, err)
+		}
+	}
+	_, err := n.Do(within(t), "s1", request("c2", "count", `{}`))
+	wantErr(t, err, schema.LogWriteFailed)
+	if count.of("c1") != 0 || count.of("c2") != 0 {
+		t.Error("a tool has run")
+	}
+	wantErr(t, n.Ready(), schema.SessionRecordUnavailable)
+	if list, err := filepath.Glob(filepath.Join(moved, "sessions", "s1", "*")); err != nil || len(list) != 1 {
+		t.Errorf("in the moved store are %v, %v", list, err)
+	}
+	if err := os.Rename(moved, p.dir); err != nil {
+		t.Fatal(err)
+	}
+	n.call("s1", "c2", "count", `{}`)
+	eventually(t, "the readiness", func() bool { return n.Ready() == nil })
+}
