@@ -119,9 +119,7 @@ func acquire(ctx context.Context, store Store, session string, opt Options) (*Jo
 	if err != nil {
 		return nil, err
 	}
-	j := &Journal{store: store, session: session, holder: opt.Holder, by: cmp.Or(opt.By, opt.Holder.Program), tell: opt.Durable, waiting: opt.Waiting,
-		lane: make(chan struct{}, 1), closing: make(chan struct{}), stuck: make(chan struct{}),
-		epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}}
+	j := newJournal(store, claim, w, len(header), opt)
 	if err := j.open(ctx, before, claim, opt); err != nil {
 		return nil, errors.Join(err, w.Release())
 	}
@@ -150,6 +148,13 @@ func giveTime(ctx context.Context, st lease.Status, look func() (lease.Status, e
 		}
 	}
 	return st, nil
+}
+
+func newJournal(store Store, claim schema.Claim, w Writer, header int, opt Options) *Journal {
+	return &Journal{store: store, session: claim.Session, holder: opt.Holder, by: cmp.Or(opt.By, opt.Holder.Program),
+		tell: opt.Durable, waiting: opt.Waiting,
+		lane: make(chan struct{}, 1), closing: make(chan struct{}), stuck: make(chan struct{}),
+		epoch: claim.Epoch, writer: w, size: int64(header), ids: map[ulid.ULID]uint64{}}
 }
 
 // survey reads a session before it is claimed. A session that may be made and

@@ -9,7 +9,8 @@
 // that has lost its lease cannot add an acknowledged line, whatever it was
 // paused for. Every changed, missing, repeated, reordered or foreign byte is
 // found by a [Scan] and located by segment, line and offset. Nothing here
-// truncates, renames or changes a segment.
+// truncates, renames or changes a segment. A write or sync that fails ends its
+// segment, and the journal goes on in the next; a full disk is waited for.
 //
 // # Not promised
 //

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"steno/lease"
 	"steno/schema"
 )
@@ -80,7 +78,7 @@ func Repair(ctx context.Context, store Store, session string, opt RepairOptions)
 	if err != nil {
 		return out, err
 	}
-	j := &Journal{store: store, session: session, epoch: claim.Epoch, writer: w, size: int64(len(header)), ids: map[ulid.ULID]uint64{}}
+	j := newJournal(store, claim, w, len(header), Options{Holder: opt.Holder, By: opt.By})
 	if out, err = j.repair(ctx, s, claim, opt); err != nil {
 		return out, errors.Join(err, j.Close())
 	}
@@ -162,7 +160,7 @@ func (j *Journal) repair(ctx context.Context, before *Scan, claim schema.Claim, 
 		seal.How, seal.Previous.Len, seal.Skipped, seal.Void = schema.HowRepair, &length, p.skipped, p.allVoid(s)
 		seal.Evidence = &schema.Evidence{State: string(s.Lease.State), Observed: p.observed(), By: opt.By, Reason: opt.Reason}
 	}
-	records, err := j.Append(ctx, Entry{Type: schema.TypeWriterOpened, Data: seal.Data()})
+	records, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}})
 	if err != nil {
 		return out, err
 	}
