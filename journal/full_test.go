@@ -3,6 +3,7 @@ package journal_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"steno/journal"
@@ -93,4 +94,39 @@ func TestAFullDiskIsWaitedFor(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A value that is kept beside the log waits for room like its line does, and the
+// segment is not given up for it.
+func TestABlobWaitsForRoom(t *testing.T) {
+	store, faults := journaltest.Faulty(journaltest.Files(t))
+	opt := journaltest.Options()
+	opt.Waiting = func(why error) {
+		if why != nil {
+			faults.Empty()
+		}
+	}
+	j := journaltest.OpenWith(t, store, "s1", opt)
+	text := strings.Repeat("too long for a line ", 40_000)
+	faults.Fill(100)
+	r := journaltest.Append(t, j, journaltest.Note(text))[0]
+	if j.Epoch() != 1 || j.Waiting() != nil {
+		t.Errorf("the journal has epoch %d, waits for %v", j.Epoch(), j.Waiting())
+	}
+	whole, err := j.Whole(ctx, r.Data)
+	if err != nil || len(whole) < len(text) {
+		t.Errorf("%d bytes are read back, %v", len(whole), err)
+	}
+	// And where nobody waits any longer the journal is as it was.
+	opt.Waiting = nil
+	stopped, cancel := context.WithCancel(ctx)
+	cancel()
+	j = journaltest.OpenWith(t, store, "s2", opt)
+	faults.Fill(100)
+	_, err = j.Append(stopped, journaltest.Note(text+"!"))
+	if !errors.Is(err, schema.LogWriteFailed) || schema.AsError(err).Details["outcome"] != "not_stored" || j.Err() != nil {
+		t.Errorf("got %v with %v; the journal's error is %v", err, schema.AsError(err).Details, j.Err())
+	}
+	faults.Empty()
+	journaltest.Append(t, j, journaltest.Note("goes on"))
 }

@@ -5,7 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 	"testing"
 
 	"github.com/oklog/ulid/v2"
@@ -297,11 +297,13 @@ func TestALineThatGrowsOverTheLimitInARoll(t *testing.T) {
 	for range 6 { // the next is 9; after a seal it is 10
 		journaltest.Append(t, j, journaltest.Note("x"))
 	}
-	e := journaltest.Note("")
-	around := len(journaltest.Append(t, journaltest.Open(t, store, "s2"), e)[0].Line)
-	big := slices.Repeat([]byte("x"), schema.MaxLine-around)
+	pad := func(text string) journal.Entry { // under a key whose values stay in the line
+		var o schema.Object
+		return journal.Entry{Type: schema.TypeNote, Data: o.Text("pad", text).Bytes()}
+	}
+	around := len(journaltest.Append(t, journaltest.Open(t, store, "s2"), pad(""))[0].Line)
 	faults.FailWrite(1, journaltest.ErrDisk)
-	_, err := j.Append(ctx, journaltest.Note(string(big)))
+	_, err := j.Append(ctx, pad(strings.Repeat("x", schema.MaxLine-around)))
 	if !errors.Is(err, schema.LineTooLong) || schema.AsError(err).Details["outcome"] != "not_stored" || j.Err() != nil {
 		t.Fatalf("got %v with %v", err, schema.AsError(err).Details)
 	}

@@ -245,14 +245,4 @@ type blobWriter struct {
 	f      *os.File
 }
 
-func (w blobWriter) Write(b []byte) (n int, err error) {
-	if w.faults != nil && w.faults.Write != nil {
-		n, err = w.faults.Write(w.f, b)
-	} else {
-		n, err = w.f.Write(b)
-	}
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
-	}
-	return n, err
-}
+func (w blobWriter) Write(b []byte) (int, error) { return w.faults.Written(w.f, b) }
