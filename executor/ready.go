@@ -89,9 +89,9 @@ func (l *look) isDone() bool {
 func (x *Executor) tell(err error) error {
 	switch unready := err != nil && schema.KindOf(err) != schema.Unavailable; {
 	case unready && x.unready.CompareAndSwap(false, true):
-		x.log.Error("calls cannot be recorded now", "err", err)
+		x.log.Warn("calls cannot be recorded now", "err", err)
 	case err == nil && x.unready.CompareAndSwap(true, false):
-		x.log.Info("calls can be recorded again")
+		x.log.Warn("calls can be recorded again")
 	}
 	return err
 }

@@ -41,6 +41,7 @@ import (
 type Journal struct {
 	store   Store
 	session string
+	how     string
 	holder  schema.Holder
 	by      string
 	tell    func(Record)
@@ -53,7 +54,6 @@ type Journal struct {
 
 	mu     sync.Mutex
 	epoch  uint64
-	how    string
 	state  State
 	full   error         // why an append waits for room; nil if none does
 	stuck  chan struct{} // closed once one does, then made anew
@@ -133,12 +133,9 @@ func (j *Journal) Epoch() uint64 {
 	return j.epoch
 }
 
-// How says how the epoch was come by: new, resumed, takeover, forced or roll.
-func (j *Journal) How() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.how
-}
+// How says how the session was come by: new, resumed, takeover or forced. A
+// roll does not change it.
+func (j *Journal) How() string { return j.how }
 
 // Head is the head of the log.
 func (j *Journal) Head() schema.Head {
@@ -187,7 +184,7 @@ func (j *Journal) append(ctx context.Context, mayRoll bool, entries []Entry) ([]
 		return nil, err
 	}
 	defer func() { <-j.lane }()
-	b, err := j.prepare(ctx, entries)
+	b, err := j.prepare(context.Background(), entries)
 	if err != nil || len(b.fresh) == 0 {
 		return b.records, err
 	}
@@ -215,7 +212,7 @@ func (j *Journal) put(ctx context.Context, blobs []schema.Blob, mayWait bool) (e
 	}
 	defer j.wait(nil)
 	for i, pause := 0, firstPause; i < len(blobs); {
-		if err = j.writer.Put(ctx, &blobs[i]); err == nil {
+		if err = j.writer.Put(context.Background(), &blobs[i]); err == nil {
 			i++
 			continue
 		}

@@ -154,7 +154,7 @@ func (j *Journal) commit(r *roll, t *claimed) {
 	r.told = append(r.told, t.found...)
 	r.rest, r.fresh, r.behind, r.void = r.rest[n:], r.fresh[n:], nil, nil
 	r.held = append(r.held, j.writer)
-	j.writer, j.epoch, j.size, j.how = t.Writer, t.epoch, t.header, schema.HowRoll
+	j.writer, j.epoch, j.size = t.Writer, t.epoch, t.header
 	j.apply([]Record{t.seal}, []schema.Event{t.seal.Event})
 }
 

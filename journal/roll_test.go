@@ -74,7 +74,7 @@ func TestAFailedAppendGoesOnInTheNextEpoch(t *testing.T) {
 					t.Errorf("it is read back as %s, %v", back.Line, err)
 				}
 			}
-			if j.Err() != nil || j.Epoch() != 2 || j.How() != schema.HowRoll || j.Waiting() != nil {
+			if j.Err() != nil || j.Epoch() != 2 || j.How() != schema.HowNew || j.Waiting() != nil {
 				t.Errorf("the journal has epoch %d, %s, error %v, waits for %v", j.Epoch(), j.How(), j.Err(), j.Waiting())
 			}
 			again := journaltest.Append(t, j, named)

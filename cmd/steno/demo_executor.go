@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +46,7 @@ func (a *app) demoExecutor(ctx context.Context) error {
 		return err
 	}
 	defer nc.Close()
-	cfg, err := a.executorConfig(nc, store, append(executor.Builtin(), waitForFile())...)
+	cfg, err := a.executorConfig(nc, store, slog.LevelWarn, append(executor.Builtin(), waitForFile())...)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,7 +82,7 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 		}
 	}
 	defer nc.Close()
-	cfg, err := a.executorConfig(nc, store, executor.Builtin()...)
+	cfg, err := a.executorConfig(nc, store, slog.LevelWarn, executor.Builtin()...)
 	if err != nil {
 		return err
 	}

@@ -336,7 +336,7 @@ func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err err
 	if b.server, b.conn, err = startServer(&server.Options{DontListen: true, MaxPayload: executor.MaxRequest}); err != nil {
 		return err
 	}
-	cfg, err := a.executorConfig(b.conn, b.store, executor.Builtin()...)
+	cfg, err := a.executorConfig(b.conn, b.store, slog.LevelError, executor.Builtin()...)
 	if err != nil {
 		return err
 	}
@@ -365,10 +365,12 @@ func outliving(ctx context.Context, wait time.Duration) (context.Context, contex
 	return out, func() { stop(); cancel() }
 }
 
-// executorConfig is what every executor of this command works with.
-func (a *app) executorConfig(nc *nats.Conn, store *journal.Files, tools ...executor.Tool) (executor.Config, error) {
+// executorConfig is what every executor of this command works with. What is
+// logged below level is left out: a command that makes a few calls answers for
+// each by itself.
+func (a *app) executorConfig(nc *nats.Conn, store *journal.Files, level slog.Level, tools ...executor.Tool) (executor.Config, error) {
 	reg, err := executor.NewRegistry(tools...)
-	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	return executor.Config{Conn: nc, Store: store, Tools: reg, Holder: lease.Self("steno " + executor.Version),
 		Protect: []string{store.Dir()}, Logger: log}, err
 }
