@@ -18,8 +18,9 @@ type State interface {
 	// before the next; it changes nothing. The error has the kind that an
 	// append is refused with.
 	Check(events []schema.Event) error
-	// Apply moves the state by one event that Check has accepted. It must not
-	// keep e or its Data.
+	// Apply moves the state by one event that Check has accepted, or one that it
+	// has refused with ResultWithoutCall, where the call may lie in a hole. It
+	// must not keep e or its Data.
 	Apply(e *schema.Event)
 	// Hole says that events are missing here.
 	Hole()

@@ -338,7 +338,9 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 			if len(lack) > 0 && folded != e { // the state lacks a patch
 				st.Hole()
 			}
-		} else if !named && !(s.damaged && errors.Is(err, schema.ResultWithoutCall)) {
+		} else if s.damaged && errors.Is(err, schema.ResultWithoutCall) {
+			st.Apply(folded)
+		} else if !named {
 			f := r.finding(g)
 			f.Detail = "the fold refuses the event: " + schema.AsError(err).Message
 			f.Kind = schema.CorruptLogLine

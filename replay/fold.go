@@ -63,6 +63,9 @@ func (s *State) check(e *schema.Event, b *batch) error {
 		if known {
 			return refuse(schema.DuplicateCall, "call %s is recorded already", id)
 		}
+		if seq := s.lost[id]; seq > 0 { // it may have run
+			return refuse(schema.DuplicateCall, "call %s is recorded already; its own event is missing, the first that names it has number %d", id, seq)
+		}
 		if b.calls == nil {
 			b.calls = map[string]bool{}
 		}
@@ -106,8 +109,9 @@ func afterEnd(typ string, d *data) bool {
 	return schema.IsOwn(typ)
 }
 
-// Apply moves the state by one event that Check has accepted. Types that are
-// not known only move the head.
+// Apply moves the state by one event that Check has accepted, or refused with
+// ResultWithoutCall behind a hole: the call is missing, and its id stays taken.
+// Types that are not known only move the head.
 func (s *State) Apply(e *schema.Event) {
 	s.Session, s.Head = e.Session, e.Head()
 	if schema.IsOwn(e.Type) || e.Type == schema.TypeNote {
@@ -171,6 +175,9 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 	}
 	c := s.calls[id]
 	if c == nil {
+		if s.holes && s.lost[id] == 0 {
+			s.lost[id] = e.Seq
+		}
 		return
 	}
 	switch e.Type {

@@ -277,6 +277,27 @@ func TestAHoleLeavesNothingThatMayHaveStartedPending(t *testing.T) {
 	}
 }
 
+// What names a call that lies in a hole keeps its id from being used again: it
+// may have run.
+func TestACallThatIsLostIsNotMadeAgain(t *testing.T) {
+	for what, e := range map[string]entry{"start": started("a", 1), "result": result("a", "")} {
+		s := replay.New()
+		s.Hole()
+		var l log
+		orphan := l.add(e)
+		if err := s.Check(orphan); schema.KindOf(err) != schema.ResultWithoutCall {
+			t.Fatalf("a %s without its call: %v", what, err)
+		}
+		s.Apply(&orphan[0])
+		if err := s.Check(l.add(call("a"))); schema.KindOf(err) != schema.DuplicateCall {
+			t.Errorf("behind its %s the call may be made again: %v", what, err)
+		}
+		if err := s.Check(l.add(call("b"))); err != nil {
+			t.Errorf("another call: %v", err)
+		}
+	}
+}
+
 // Unknown keys are kept and ignored, whatever other types make of them.
 func TestAKeyThatATypeDoesNotKnowIsIgnored(t *testing.T) {
 	odd := `"call_id":7,"name":[],"attempt":"x","ok":"no","error":1,"exit_code":{},"supersedes":"y","synthetic":3,` +

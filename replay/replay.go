@@ -44,7 +44,8 @@ type State struct {
 
 	calls map[string]*Call
 	usage map[string]*ModelUsage
-	holes bool // events are missing somewhere before
+	holes bool              // events are missing somewhere before
+	lost  map[string]uint64 // calls whose own event is missing, with the seq of the first event that names them
 }
 
 // A Ref names one event.
@@ -152,7 +153,7 @@ type CallResult struct {
 
 // New returns the state of an empty log.
 func New() *State {
-	return &State{calls: map[string]*Call{}, usage: map[string]*ModelUsage{}}
+	return &State{calls: map[string]*Call{}, usage: map[string]*ModelUsage{}, lost: map[string]uint64{}}
 }
 
 // Call returns a call by its id, nil if it is not recorded.
