@@ -32,7 +32,7 @@ model:
 	bash .ci/try long 'Model'
 
 crash:
-	bash .ci/try long 'Storm'
+	bash .ci/try long 'Storm|Progress'
 
 power:
 	bash .ci/try long 'Power|RealSync'
