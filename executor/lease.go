@@ -92,19 +92,23 @@ func (x *Executor) runLeaseList(ctx context.Context, _ string, payload []byte, _
 	return answer(a, x, "", schema.Head{})
 }
 
+// maxReason bounds the reason of a release.
+const maxReason = 1 << 10
+
 // runRelease lets go of a session that this process holds and nobody uses. A
 // session with calls on their way is Backpressure: their results are recorded
 // first. One that this process does not hold is SessionWriterLost.
 func (x *Executor) runRelease(ctx context.Context, session string, payload []byte, _ bool) (reply, error) {
 	var req ReleaseRequest
-	if _, err := door(payload, &req, levelData); err != nil {
+	replaced, err := door(payload, &req, levelData)
+	if err != nil {
 		return reply{}, err
 	}
 	if req.Session != session {
 		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
 	}
-	if len(req.Reason) > maxName {
-		return reply{}, schema.Errorf(schema.InvalidArgs, "reason must have at most %d bytes", maxName).With("session", session)
+	if len(req.Reason) > maxReason || replaced > 0 { // writer_released has no place to count what was replaced
+		return reply{}, schema.Errorf(schema.InvalidArgs, "reason must be valid Unicode of at most %d bytes", maxReason).With("session", session)
 	}
 	s, err := x.held(ctx, session)
 	if err != nil {
@@ -136,6 +140,6 @@ const (
 		`"beat_age_ms":{"type":["integer","null"]},"kind":{"type":"string"},"undecided":{"type":"boolean"},"observed":{"type":"string"},"next":{"type":"string"}}}`
 	leaseAnswerSchema   = `{"type":"object","required":["ok","lease"],"properties":{"ok":{"const":true},"lease":` + leaseInfo + `}}`
 	leasesAnswerSchema  = `{"type":"object","required":["ok","leases","more"],"properties":{"ok":{"const":true},"more":{"type":"boolean"},"leases":{"type":"array","items":` + leaseInfo + `}}}`
-	releaseSchema       = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `,"reason":{"type":"string","maxLength":256}}}`
+	releaseSchema       = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `,"reason":{"type":"string","maxLength":1024}}}`
 	releaseAnswerSchema = `{"type":"object","required":["ok","session","head"],"properties":{"ok":{"const":true},"session":{"type":"string"},"head":{"type":"string"}}}`
 )

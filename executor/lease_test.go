@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -32,8 +33,12 @@ func TestAHolderLetsGoWhenItIsAskedAndNobodyIsAtWork(t *testing.T) {
 	done := make(chan executor.Answer, 1)
 	go func() { done <- a.call("s1", "c1", "held", `{}`) }()
 	wait(t, "the tool", held.begun)
-	_, err := release("s1", "now")
-	wantErr(t, err, schema.Backpressure)
+	for reason, kind := range map[string]schema.Kind{"now": schema.Backpressure, strings.Repeat("x", 1025): schema.InvalidArgs} {
+		_, err := release("s1", reason)
+		wantErr(t, err, kind)
+	}
+	_, err := ask(t, a.conn, "steno.v1.to."+a.holder+".release.s1", "{\"session\":\"s1\",\"reason\":\"\xff\"}")
+	wantErr(t, err, schema.InvalidArgs)
 	p.wantLease("s1", lease.Active)
 	close(held.hold)
 	wait(t, "the answer", done)

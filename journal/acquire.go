@@ -33,7 +33,7 @@ type Options struct {
 	// holder for one to two seconds: those who force each other would make no
 	// progress otherwise.
 	Force bool
-	// By and Reason go into the seal of a take-over.
+	// By and Reason go into the seal of a take-over; each has at most 1 KiB.
 	By, Reason string
 	// Durable is called with each event once it is durable and applied, in the
 	// order of the log, also with the seal. It must be quick and must not call
@@ -63,6 +63,9 @@ const acquireTries = 5
 func Open(ctx context.Context, store Store, session string, opt Options) (*Journal, error) {
 	if err := schema.CheckSession(session); err != nil {
 		return nil, err
+	}
+	if len(opt.By) > maxReason || len(opt.Reason) > maxReason {
+		return nil, schema.Errorf(schema.InvalidArgs, "who takes a session and why have at most %d bytes each", maxReason).With("session", session)
 	}
 	for try := 0; ; try++ {
 		j, err := acquire(ctx, store, session, opt)

@@ -63,6 +63,21 @@ func TestAClaimOfANewerVersionIsNeverForced(t *testing.T) {
 	}
 }
 
+func TestAReasonThatNoSealHasRoomForIsRefusedBeforeTheClaim(t *testing.T) {
+	f := journaltest.Files(t)
+	must(t, journaltest.Open(t, f, "s1").Close())
+	before := tree(t, f.Dir())
+	for _, opt := range []journal.Options{{Reason: strings.Repeat("x", 1025)}, {By: strings.Repeat("x", 1025)}} {
+		opt.Holder, opt.Force = lease.Self("journaltest"), true
+		if _, err := journal.Open(ctx, f, "s1", opt); !errors.Is(err, schema.InvalidArgs) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if !slices.Equal(before, tree(t, f.Dir())) {
+		t.Error("a refusal has changed the store")
+	}
+}
+
 func TestDamageIsNeverForced(t *testing.T) {
 	f := journaltest.Files(t)
 	for epoch, b := range healthy(t) {

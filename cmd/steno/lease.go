@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -162,7 +163,11 @@ func (a *app) release(ctx context.Context, store *journal.Files, session, reason
 		return err
 	}
 	if st.State == lease.Active {
-		if asked := a.ask(ctx, st.Holder.ID, executor.ReleaseRequest{Session: session, Reason: reason}); asked != nil {
+		why := "asked for by user " + userName()
+		if reason != "" {
+			why += ": " + reason
+		}
+		if asked := a.ask(ctx, st.Holder.ID, executor.ReleaseRequest{Session: session, Reason: why}); asked != nil {
 			// What the files say now decides: it may have let go without a word.
 			if st, err = a.observe(ctx, store, session); err != nil {
 				return err
@@ -222,7 +227,7 @@ func (a *app) forceCommand() *cobra.Command {
 			"A holder that beats is not forced; ask it with: steno lease release.",
 		Example: "  steno lease force demo --reason 'the process hangs on a dead disk'", Args: exactly("SESSION"),
 		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
-			if reason == "" {
+			if strings.TrimSpace(reason) == "" {
 				return usage("--reason is missing").With("next", "say why: steno lease force SESSION --reason TEXT")
 			}
 			return a.force(ctx, store, args[0], reason)

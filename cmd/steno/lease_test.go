@@ -94,7 +94,7 @@ func TestReleaseAsksTheHolder(t *testing.T) {
 			t.Error(out)
 		}
 	}
-	if out := good(t, dir, "session", "show", "s1", "-o", "jsonl"); strings.Count(out, `"writer_released","data":{"reason":"it moves"}`) != 1 {
+	if out := good(t, dir, "session", "show", "s1", "-o", "jsonl"); strings.Count(out, `"writer_released","data":{"reason":"asked for by user `) != 1 || strings.Count(out, `: it moves"}`) != 1 {
 		t.Error(out)
 	}
 	// The next call takes it again.
