@@ -28,6 +28,7 @@ type step struct {
 	ArgsFile                               string `json:"args_file"`
 	OutputBytes                            int    `json:"output_bytes"`
 	Seconds                                float64
+	FreeBytes                              *int `json:"free_bytes"`
 	Data, Args                             json.RawMessage
 	Of                                     []string
 	Steps, Then                            []step
@@ -54,6 +55,7 @@ type wanted struct {
 	DataHas                         string          `json:"data_has"`    // a place in the call, or in its result
 	BlobSHA256                      string          `json:"blob_sha256"` // of what is kept there
 	Any                             []wanted
+	Blocks                          bool
 }
 
 // A scene is where a scenario plays: a folder with a store and what lies
@@ -172,6 +174,9 @@ func (s *scene) step(at string, st step) {
 	if w == nil {
 		w = &wanted{}
 	}
+	if st.Session != "" {
+		s.Fatalf("step %s: there is one session here, and it is not %s", at, st.Session)
+	}
 	switch st.Do {
 	case "open", "append", "close", "unpark":
 		if st.Who == "executor" {
@@ -191,6 +196,16 @@ func (s *scene) step(at string, st step) {
 		s.run(at, st, w)
 	case "read", "verify":
 		s.read(at, w)
+	case "limit":
+		for who, p := range s.writers {
+			p.send(s, order{Do: "limit", Free: st.FreeBytes})
+			if st.FreeBytes == nil && p.waits {
+				p.waits = false
+				if got := p.answer(s); got.Kind != "" {
+					s.Errorf("step %s: %s waited for room and got %s", at, who, got.Message)
+				}
+			}
+		}
 	case "signal":
 		s.signal(at, st)
 	case "wait":
@@ -268,6 +283,11 @@ func (s *scene) write(at string, st step, w *wanted) {
 	s.Helper()
 	head := s.writer(st.Who).last.Head
 	s.send(st.Who, st)
+	if slices.ContainsFunc(w.Any, func(w wanted) bool { return w.Blocks }) { // of all that may be, this is what it does
+		s.writer(st.Who).WaitFor("waiting", 1)
+		s.writer(st.Who).waits = true
+		return
+	}
 	got := s.writer(st.Who).answer(s)
 	if want := w.Error; got.Kind != want && !(w.Fails != nil && *w.Fails && got.Kind.Known()) {
 		s.Fatalf("step %s: %s of %s gives %q %s, want %q", at, st.Do, st.Who, got.Kind, got.Message, want)
@@ -284,6 +304,10 @@ func (s *scene) write(at string, st step, w *wanted) {
 	}
 	if w.Seq != nil && string(w.Seq) != fmt.Sprint(first) {
 		s.Errorf("step %s: number %d, want %s", at, first, w.Seq)
+	}
+	if st.Do == "append" && w.How != "" { // how the epoch that it is in was come by
+		epochs := s.place.read(s.session).State.Epochs
+		got.How = epochs[len(epochs)-1].How
 	}
 	if w.Epoch != 0 && got.Epoch != w.Epoch || w.How != "" && got.How != w.How {
 		s.Errorf("step %s: epoch %d, %s; want %d, %s", at, got.Epoch, got.How, w.Epoch, w.How)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/oklog/ulid/v2"
@@ -19,7 +20,7 @@ import (
 
 // An order is what a scribe is told to do, a line of JSON each.
 type order struct {
-	Do      string // open, append, close, turns, park, unpark
+	Do      string // open, append, close, turns, park, unpark, limit
 	Dir     string // of the store
 	Session string
 	Force   string // the reason
@@ -27,6 +28,7 @@ type order struct {
 	Type    string
 	Data    json.RawMessage
 	Times   int
+	Free    *int   // of limit: bytes free on the disk; nil: as many as ever
 	Marker  string // of turns: a file that only who has the session makes
 }
 
@@ -42,11 +44,13 @@ type outcome struct {
 }
 
 // scribe is a child process that writes a session through package journal as
-// it is told. It answers each order but park and unpark by "answer OUTCOME".
+// it is told. It answers each order but park, unpark and limit by "answer
+// OUTCOME", and says "waiting" when an append waits for room on the disk.
 func scribe([]byte) error {
 	todo := make(chan order)
 	unpark := make(chan struct{})
 	parked := false
+	var disk atomic.Pointer[journaltest.Faults]
 	go func() {
 		in := bufio.NewScanner(os.Stdin)
 		in.Buffer(nil, 4<<20)
@@ -60,6 +64,12 @@ func scribe([]byte) error {
 				parked = true
 			case "unpark":
 				close(unpark)
+			case "limit":
+				if o.Free == nil {
+					disk.Load().Empty()
+				} else {
+					disk.Load().Fill(*o.Free)
+				}
 			default:
 				todo <- o
 			}
@@ -72,7 +82,7 @@ func scribe([]byte) error {
 		err := func() (err error) {
 			switch o.Do {
 			case "open":
-				if j, err = o.open(parked, unpark); err == nil {
+				if j, err = o.open(&disk, parked, unpark); err == nil {
 					out.First = j.Head().Seq
 				}
 			case "append":
@@ -102,12 +112,13 @@ func scribe([]byte) error {
 	return nil
 }
 
-func (o order) open(parked bool, unpark chan struct{}) (*journal.Journal, error) {
+func (o order) open(disk *atomic.Pointer[journaltest.Faults], parked bool, unpark chan struct{}) (*journal.Journal, error) {
 	files, err := journal.OpenFiles(o.Dir, false)
 	if err != nil {
 		return nil, err
 	}
 	store, faults := journaltest.Faulty(files)
+	disk.Store(faults)
 	if parked {
 		faults.At(journaltest.Write, 1, func() { // it has looked; this is its claim
 			journaltest.Say("parked")
@@ -116,6 +127,11 @@ func (o order) open(parked bool, unpark chan struct{}) (*journal.Journal, error)
 	}
 	opt := journaltest.Options()
 	opt.Force, opt.Reason = o.Force != "", o.Force
+	opt.Waiting = func(why error) {
+		if why != nil {
+			journaltest.Say("waiting")
+		}
+	}
 	return journal.Open(context.Background(), store, o.Session, opt)
 }
 
@@ -146,7 +162,7 @@ func (o order) append(j *journal.Journal) (first uint64, line string, err error)
 // else has it too.
 func (o order) turns() error {
 	for done := 0; done < o.Times; {
-		j, err := o.open(false, nil)
+		j, err := o.open(new(atomic.Pointer[journaltest.Faults]), false, nil)
 		if errors.Is(err, schema.SessionWriterActive) {
 			continue
 		}
@@ -170,6 +186,7 @@ type writer struct {
 	*journaltest.Process
 	answers int
 	last    outcome
+	waits   bool // for room, with an append
 }
 
 func (w *writer) send(t testing.TB, o order) {
