@@ -252,3 +252,29 @@ func hurt(r *rand.Rand, s segments) {
 		copy(s.line(epoch, line), bytes.Repeat([]byte(" "), len(s.line(epoch, line))-1))
 	}
 }
+
+// What a repair has left out is no reason not to go on after a failed sync.
+func TestAWriterRollsInARepairedSession(t *testing.T) {
+	files := lay(t, damaged(t))
+	_, err := journal.Repair(ctx, files, "s1", repairing())
+	must(t, err)
+	store, faults := journaltest.Faulty(files)
+	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+	must(t, err)
+	faults.FailSync(1, journaltest.ErrDisk)
+	rolled := journaltest.Append(t, j, journaltest.Note("rolled"))[0]
+	if j.Epoch() != 6 {
+		t.Errorf("the writer is in epoch %d", j.Epoch())
+	}
+	if r, err := j.Event(ctx, rolled.Seq); err != nil || r.Sum != rolled.Sum {
+		t.Errorf("event %d is read back as %s, %v", rolled.Seq, r.Sum, err)
+	}
+	if _, err := j.Event(ctx, 3); !errors.Is(err, schema.NotFound) {
+		t.Errorf("event 3, which was left out: %v", err)
+	}
+	must(t, j.Close())
+	l, err := journaltest.Read(files, "s1", journal.ScanOptions{Strict: true})
+	if err != nil || len(l.Missing([]schema.Head{rolled.Head()})) > 0 || len(l.Repairs) != 1 {
+		t.Errorf("strict: %v, repairs %+v", err, l.Repairs)
+	}
+}
