@@ -235,9 +235,15 @@ func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // Put stores a blob as a file, packed if that makes it smaller. One that is
 // there is synced and read back from the disk; if it is not what its name says
-// it is set aside.
+// the right one takes its place, in the same form, since one that is not packed
+// goes before one that is.
 func (w *fileWriter) Put(ctx context.Context, blob *schema.Blob) error {
-	for _, name := range []string{blob.SHA256, blob.SHA256 + packedExt} {
+	ext, damaged := "", false
+	if shrinks(blob) {
+		ext = packedExt
+	}
+	for _, there := range []string{"", packedExt} {
+		name := blob.SHA256 + there
 		file, err := w.slot.SettleBlob(name)
 		if errors.Is(err, schema.NotFound) {
 			continue
@@ -249,14 +255,13 @@ func (w *fileWriter) Put(ctx context.Context, blob *schema.Blob) error {
 		if err == nil || !errors.Is(err, schema.CorruptLogLine) {
 			return err
 		}
-		if err := w.slot.SetBlobAside(name); err != nil {
-			return err
+		ext, damaged = there, true
+		break
+	}
+	return w.slot.WriteBlob(blob.SHA256+ext, damaged, func(to io.Writer) error {
+		if ext == "" {
+			return pour(to, blob)
 		}
-	}
-	if !shrinks(blob) {
-		return w.slot.WriteBlob(blob.SHA256, func(to io.Writer) error { return pour(to, blob) })
-	}
-	return w.slot.WriteBlob(blob.SHA256+packedExt, func(to io.Writer) error {
 		enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(maxWindow/4))
 		if err != nil {
 			return err

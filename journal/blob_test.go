@@ -557,3 +557,48 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 	}
 	journaltest.Tried("power, at every step of blobs: %d steps, %d cuts", steps, cuts)
 }
+
+// A writer that was forced out may wake up in the middle of a blob, with all
+// that can go wrong there; what its successor has stored stays.
+func TestAWokenWriterTakesNoBlobFromItsSuccessor(t *testing.T) {
+	for name, fault := range map[string]func(*journaltest.Faults, int){
+		"nothing": func(*journaltest.Faults, int) {},
+		"write":   func(x *journaltest.Faults, n int) { x.FailWrite(1, journaltest.ErrDisk) },
+		"sync":    func(x *journaltest.Faults, n int) { x.FailSync(n, journaltest.ErrDisk) },
+		"lost":    func(x *journaltest.Faults, n int) { x.LoseSync(n, journaltest.ErrDisk) },
+	} {
+		for _, damaged := range []bool{false, true} {
+			// Where it stands still: before each sync of the blob, which are those of
+			// the file and two folders, and for a damaged one of it and its folder.
+			for n := range map[bool]int{false: 3, true: 5}[damaged] {
+				n++
+				t.Run(fmt.Sprintf("%s/%t/%d", name, damaged, n), func(t *testing.T) {
+					t.Parallel()
+					files := journaltest.Files(t)
+					store, faults := journaltest.Faulty(files)
+					old, err := journal.Open(ctx, store, "s1", journaltest.Options())
+					must(t, err)
+					defer old.Close()
+					if damaged {
+						must(t, os.Mkdir(blobsOf(files), 0o700))
+						must(t, os.WriteFile(filepath.Join(blobsOf(files), blobName(2)), []byte("damaged"), 0o600))
+					}
+					next := func() {
+						j := journaltest.Force(t, files, "s1")
+						journaltest.Append(t, j, large(2))
+						journaltest.Verify(t, files, "s1")
+					}
+					once := false
+					faults.At(journaltest.Sync, n, func() { next(); once = true })
+					fault(faults, n)
+					if _, err := old.Append(ctx, large(2)); once && err == nil {
+						t.Error("the woken writer has acknowledged something")
+					}
+					if l := journaltest.Verify(t, files, "s1"); once && l.Events[len(l.Events)-1].Type != schema.TypeNote {
+						t.Error("the successor's note is gone")
+					}
+				})
+			}
+		}
+	}
+}

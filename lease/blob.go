@@ -97,8 +97,13 @@ func (s *Slot) blobFailed(what string, err error) error {
 // WriteBlob stores what write writes as blob name: under a temporary name,
 // synced, then renamed, and the name synced. When it returns nil a line may
 // name the blob. A failure, LogWriteFailed or UnsafeStatePath, leaves nothing
-// behind that counts, and the slot takes appends as before.
-func (s *Slot) WriteBlob(name string, write func(io.Writer) error) error {
+// behind that counts, and the slot takes appends as before. A damaged file
+// that has the name is set aside in the same step.
+//
+// The name is never without a file from then on, and never taken away again,
+// whatever fails: another writer, who has forced this one out, may have found
+// the blob there and told somebody.
+func (s *Slot) WriteBlob(name string, damaged bool, write func(io.Writer) error) error {
 	if s.dead != nil {
 		return s.dead
 	}
@@ -119,14 +124,14 @@ func (s *Slot) WriteBlob(name string, write func(io.Writer) error) error {
 	for try := 0; ; try++ {
 		// A Sweep that was begun for an earlier slot may find a temporary file
 		// in the instant before it is locked.
-		err := s.writeBlob(b, name, write)
+		err := s.writeBlob(b, name, damaged, write)
 		if err == nil || !errors.Is(err, fs.ErrNotExist) || try == 2 {
 			return err
 		}
 	}
 }
 
-func (s *Slot) writeBlob(b *os.Root, name string, write func(io.Writer) error) error {
+func (s *Slot) writeBlob(b *os.Root, name string, damaged bool, write func(io.Writer) error) error {
 	tmp := blobTemp + ulid.Make().String()
 	f, err := b.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -154,11 +159,14 @@ func (s *Slot) writeBlob(b *os.Root, name string, write func(io.Writer) error) e
 	if err := s.dir.faults.sync(f, f.Sync); err != nil {
 		return fail("a blob cannot be synced", err)
 	}
-	if err := b.Rename(tmp, name); err != nil {
+	if damaged && exchange(b, tmp, name) == nil {
+		if err := b.Rename(tmp, blobAside+ulid.Make().String()); err != nil {
+			return s.blobFailed("a damaged blob cannot be set aside", err)
+		}
+	} else if err := b.Rename(tmp, name); err != nil { // also where nothing can be exchanged
 		return fail("a blob cannot be given its name", err)
 	}
-	if err := s.syncBlobNames(b); err != nil {
-		_ = b.Remove(name) // a name that was not synced must not pass for one that was
+	if err := s.syncBlobNames(b, name); err != nil {
 		return s.blobFailed("the folder of blobs cannot be synced", err)
 	}
 	// What a line names must be where its readers look.
@@ -178,8 +186,19 @@ func (s *Slot) writeBlob(b *os.Root, name string, write func(io.Writer) error) e
 }
 
 // syncBlobNames makes the names of blobs durable, and that of their folder,
-// which whoever made it may not have lived to see.
-func (s *Slot) syncBlobNames(b *os.Root) error {
+// which whoever made it may not have lived to see. After a sync that failed the
+// next one may answer success and have stored nothing, so the name that it was
+// for is not trusted any more until it has been given anew.
+func (s *Slot) syncBlobNames(b *os.Root, name string) (err error) {
+	if s.doubtful == nil {
+		s.doubtful = map[string]bool{}
+	}
+	s.doubtful[name] = true
+	defer func() {
+		if err == nil {
+			delete(s.doubtful, name)
+		}
+	}()
 	d, err := b.Open(".")
 	if err != nil {
 		return err
@@ -197,7 +216,8 @@ func (s *Slot) syncBlobNames(b *os.Root) error {
 
 // SettleBlob makes a blob durable that is there already, and the page cache
 // tell the truth about it, and opens it: whether it holds what its name says
-// is then for the caller to see. NotFound: it is not there.
+// is then for the caller to see. NotFound: it is not there, or must be written
+// again to be sure of it.
 func (s *Slot) SettleBlob(name string) (*os.File, error) {
 	if s.dead != nil {
 		return nil, s.dead
@@ -211,32 +231,22 @@ func (s *Slot) SettleBlob(name string) (*os.File, error) {
 	if err != nil {
 		return nil, s.blobFailed("a blob cannot be opened", err)
 	}
+	if s.doubtful[name] {
+		f.Close()
+		return nil, noBlob(s.dir.name, name)
+	}
 	err = s.dir.faults.sync(f, f.Sync)
 	if err == nil {
 		err = dropPages(f)
 	}
 	if err == nil {
-		err = s.syncBlobNames(b)
+		err = s.syncBlobNames(b, name)
 	}
 	if err != nil {
 		f.Close()
 		return nil, s.blobFailed("a blob that is there cannot be synced", err)
 	}
 	return f, nil
-}
-
-// SetBlobAside takes the name from a blob that does not hold what it says. The
-// file stays.
-func (s *Slot) SetBlobAside(name string) error {
-	b, err := s.dir.blobs()
-	if err != nil {
-		return s.blobFailed("the folder of blobs cannot be opened", err)
-	}
-	defer b.Close()
-	if err := b.Rename(name, blobAside+ulid.Make().String()); err != nil {
-		return s.blobFailed("a damaged blob cannot be set aside", err)
-	}
-	return nil
 }
 
 // A blobWriter writes a blob's file.

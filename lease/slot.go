@@ -27,7 +27,8 @@ type Slot struct {
 	lane  *Lane        // nil if nobody beats for it
 	dead  error        // why it takes no more writes
 
-	blobsNamed bool // the folder of blobs is synced in that of the session
+	blobsNamed bool            // the folder of blobs is synced in that of the session
+	doubtful   map[string]bool // names of blobs whose sync failed
 }
 
 // Claim takes the free slot epoch: from the instant it has its name the

@@ -43,6 +43,16 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
+// exchange swaps the names of two files in a folder in one step.
+func exchange(dir *os.Root, a, b string) error {
+	d, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return unix.Renameat2(int(d.Fd()), a, int(d.Fd()), b, unix.RENAME_EXCHANGE)
+}
+
 func dropPages(f *os.File) error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }
 
 func dataSync(f *os.File) error {
