@@ -22,6 +22,7 @@ import (
 	"steno/executor"
 	"steno/journal"
 	"steno/journal/journaltest"
+	"steno/lease"
 	"steno/replay"
 	"steno/schema"
 )
@@ -174,6 +175,54 @@ func TestResumeCases(t *testing.T) {
 func argsOf(t *testing.T, l *journaltest.Log, seq uint64) jsontext.Value {
 	t.Helper()
 	return field[jsontext.Value](t, l.Events[seq-1].Data, "args")
+}
+
+// An executor whose store is full of damaged sessions refuses those by kind,
+// without a change, and serves the others.
+func TestCallsAmongCases(t *testing.T) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	p := &place{t, journaltest.StartNATS(t, journaltest.NATSOptions{}), store.Dir()}
+	cases := journaltest.CasesOf(t, "log", "TestLogCases")
+	before := map[string]*journaltest.Log{}
+	for _, c := range cases {
+		c.Lay(t, c.Log, p.dir, c.Session)
+		before[c.Name] = p.read(c.Session)
+	}
+	n := p.node([]executor.Tool{echo})
+	n.open("good")
+	refused := 0
+	for i, c := range cases {
+		var want schema.Kind
+		switch l := before[c.Name]; {
+		case l.Lease.State == lease.Ambiguous: // its newest claim cannot be read, whatever else is wrong
+			want = l.Lease.Kind
+		case c.MayAppend == false:
+			want = c.Strict.Kind
+		case l.State.Started == nil:
+			want = schema.NotFound
+		case l.State.Ended != nil:
+			want = schema.SessionEnded
+		}
+		_, err := n.client.Call(within(t), c.Session, request("a-new-call", "echo", `{}`))
+		if schema.KindOf(err) != want {
+			t.Errorf("a call of %s gives %v, want %q", c.Name, err, want)
+		}
+		if now := p.read(c.Session); c.MayAppend != true {
+			refused++
+			if now.Head != before[c.Name].Head || len(now.Findings) != len(before[c.Name].Findings) || now.Epochs != before[c.Name].Epochs {
+				t.Errorf("a refusal has changed %s", c.Name)
+			}
+		} else if want == "" && now.State.Call("a-new-call").State != replay.OK {
+			t.Errorf("the call of %s is %+v", c.Name, now.State.Call("a-new-call"))
+		}
+		n.call("good", fmt.Sprint("c", i), "echo", `{}`)
+	}
+	if refused < 20 {
+		t.Errorf("only %d sessions were refused", refused)
+	}
+	n.stop()
+	journaltest.Verify(t, store, "good")
 }
 
 // What is no name of a session becomes no path, no subject and no line on a
