@@ -19,6 +19,7 @@ type Slot struct {
 	dir   *Dir
 	epoch uint64
 	name  string
+	after string // name of the successor's slot
 	file  *os.File
 	info  os.FileInfo
 	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
@@ -47,7 +48,7 @@ func (d *Dir) claim(epoch uint64, header []byte, room int64) (*Slot, error) {
 	if err != nil {
 		return nil, writeFailed(d.name, "the claim cannot be made", err)
 	}
-	s := &Slot{dir: d, epoch: epoch, name: segmentName(epoch), file: f, fresh: true}
+	s := &Slot{dir: d, epoch: epoch, name: segmentName(epoch), after: segmentName(epoch + 1), file: f, fresh: true}
 	fail := func(err error) (*Slot, error) {
 		_ = d.root.Remove(tmp) // a leftover is swept by the next holder
 		s.close()
@@ -208,10 +209,12 @@ func (s *Slot) syncNames() error {
 }
 
 // Check is the successor check: nobody has claimed the next slot, the file at
-// our name is ours and as long as what we wrote, and the session's name still
-// leads to the folder that we hold. It looks through the folder held open since the claim, never by path,
-// since after a move the path of a superseded writer looks free. A check that
-// cannot be made counts as lost.
+// our name is ours and as long as what we wrote, and the path of the session's
+// folder still leads to the folder that we hold, which it does not where the
+// session or the store was moved or deleted. The slots are looked for through
+// the folder held open since the claim, never by path, since after a move the
+// path of a superseded writer looks free. A check that cannot be made counts as
+// lost.
 func (s *Slot) Check() error {
 	check := s.check
 	if f := s.dir.faults; f != nil && f.Check != nil {
@@ -221,7 +224,7 @@ func (s *Slot) Check() error {
 }
 
 func (s *Slot) check() error {
-	if _, err := s.dir.root.Lstat(segmentName(s.epoch + 1)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.dir.root.Lstat(s.after); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
 			return s.lost("the successor's slot cannot be looked at: " + cause(err))
 		}
