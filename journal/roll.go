@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"steno/lease"
@@ -287,13 +288,13 @@ func (s *Scan) readBehind(ctx context.Context, g *segment, offset int64) {
 // append: what its caller is told is true, and details.roll says why the
 // journal did not go on.
 func (j *Journal) end(r *roll, of int, err error) error {
+	lost := errors.Is(err, schema.SessionWriterLost)
 	why := *schema.AsError(r.why)
-	why.Details = map[string]any{}
-	for k, v := range schema.AsError(r.why).Details {
-		why.Details[k] = v
-	}
-	if errors.Is(err, schema.SessionWriterLost) {
+	if lost {
 		why = *schema.AsError(err)
+	}
+	why.Details = maps.Clone(why.Details) // the writer goes on giving its own
+	if lost {
 		why.With("outcome", j.outcomeOfLoss(r, of))
 	} else {
 		if lease.IsFull(err) {
