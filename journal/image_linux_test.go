@@ -262,6 +262,6 @@ func TestRealSyncFails(t *testing.T) {
 	if failed == 0 {
 		t.Error("no sync has failed")
 	}
-	journaltest.Tried("a real failed sync: %d rounds, %d failed in a sync, %d acknowledged records, %d the disk had lied about and a head missed, seed %d",
+	journaltest.Tried("a real failed sync: %d rounds, %d failed in a sync, %d acknowledged records, %d gone since the disk had lied, each missed with its head, seed %d",
 		rounds+1, failed, told, lied, seed)
 }

@@ -200,7 +200,7 @@ func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
 	seed := journaltest.Seed(t)
 	var told, cuts, lossy int
 	t.Run("scenarios", func(t *testing.T) {
-		for n := range journaltest.Amount(3, 25, 250) {
+		for n := range journaltest.Amount(2, 25, 250) {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
 				s := &scenario{t: t, r: journaltest.Rand(seed, n)}
 				files := journaltest.Files(t)

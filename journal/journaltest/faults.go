@@ -11,7 +11,7 @@ import (
 	"steno/lease"
 )
 
-// Points at which a writer can be interrupted. Those from Claimed on are the
+// Points at which a writer can be interrupted. Those from Listed on are the
 // ones that package lease names.
 const (
 	Write   = "write"   // before a write, that of the claim too
