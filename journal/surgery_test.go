@@ -207,7 +207,7 @@ func surgery(t *testing.T, what string, pairs int, all func(base, other segments
 			caught++
 		}
 	}
-	r := journaltest.Rand(seed, what)
+	r, done := journaltest.Rand(seed, what), 0
 	for range pairs {
 		a, b := pick(r, edits), pick(r, edits)
 		s := base.clone()
@@ -216,11 +216,12 @@ func surgery(t *testing.T, what string, pairs int, all func(base, other segments
 			continue // there may be nothing left to edit
 		}
 		b.do(s)
+		done++
 		if operated(t, a.name+", then "+b.name, s, base, counts, heads) {
 			caught++
 		}
 	}
-	journaltest.Tried("surgery on %s: %d single edits, %d pairs, none unnoticed with a head kept elsewhere, %d noticed without, seed %d", what, len(edits), pairs, caught, seed)
+	journaltest.Tried("surgery on %s: %d single edits, %d pairs, none unnoticed with a head kept elsewhere, %d noticed without, seed %d", what, len(edits), done, caught, seed)
 }
 
 func pick(r *rand.Rand, all []cutting) cutting { return all[r.IntN(len(all))] }
