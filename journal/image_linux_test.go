@@ -72,9 +72,9 @@ func mounted(t *testing.T, system, image string, f func(dir string)) error {
 // onDisk lets writers work on a real file system for a while, each killed in
 // its turn, and then cuts the power n times. It returns how many cuts lost
 // something that was acknowledged.
-func onDisk(t *testing.T, seed uint64, system, mkfs string, args []string, megabytes, n int, noSync bool) (bad int) {
+func onDisk(t *testing.T, seed uint64, try int, system, mkfs string, args []string, megabytes, n int, noSync bool) (bad int) {
 	t.Helper()
-	r := journaltest.Rand(seed, system, noSync)
+	r := journaltest.Rand(seed, system, noSync, try)
 	image := filepath.Join(journaltest.TempDir(t), "image")
 	makeImage(t, image, mkfs, args, megabytes)
 	base, err := os.ReadFile(image)
@@ -106,8 +106,8 @@ func onDisk(t *testing.T, seed uint64, system, mkfs string, args []string, megab
 		to = device.Position()
 	}))
 	device.Unmount(t)
-	var counts, told, unmountable int
-	device.Cuts(r, from, to, n, func(img []byte, position int64, busy bool) {
+	var counts, told, cuts, unmountable int
+	cut := func(img []byte, position int64, busy bool) {
 		if t.Failed() {
 			return
 		}
@@ -116,8 +116,9 @@ func onDisk(t *testing.T, seed uint64, system, mkfs string, args []string, megab
 		for _, p := range writers {
 			acknowledged = append(acknowledged, p.HeadsUntil(position, "open", "ack")...)
 		}
-		told = len(acknowledged)
 		err := mounted(t, system, image, func(dir string) {
+			cuts++
+			told = max(told, len(acknowledged))
 			if busy {
 				counts++
 			}
@@ -135,22 +136,29 @@ func onDisk(t *testing.T, seed uint64, system, mkfs string, args []string, megab
 				return fmt.Sprintf("%s, cut at %d", system, position)
 			})
 		})
-		// A file system may need more of a disk than that sectors are whole;
-		// such a cut says nothing of steno.
 		if err != nil {
 			t.Logf("%s, cut at %d: %v", system, position, err)
 			unmountable++
 		}
-	})
-	if unmountable > n/10 {
-		t.Errorf("%s: %d of %d images cannot be mounted", system, unmountable, n)
+	}
+	// A file system may need more of a disk than that sectors are whole; a cut
+	// that it does not survive says nothing of steno, and another takes its
+	// place.
+	for at := []int64{to}; cuts < n && unmountable <= 20+n && !t.Failed(); at = nil {
+		for len(at) < n-cuts {
+			at = append(at, from+1+r.Int64N(to-from))
+		}
+		device.Cuts(r, at, cut)
+	}
+	if cuts < n && !t.Failed() {
+		t.Errorf("%s: %d of %d images cannot be mounted", system, unmountable, cuts+unmountable)
 	}
 	what := "synced"
 	if noSync {
 		what = "not synced"
 	}
 	journaltest.Tried("power on %s, %s: %d cuts, %d of them count, %d lost something, %d could not be mounted, %d acknowledged records at the last, seed %d",
-		system, what, n, counts, bad, unmountable, told, seed)
+		system, what, cuts, counts, bad, unmountable, told, seed)
 	return bad
 }
 
@@ -166,10 +174,15 @@ func TestPowerCutOnRealFileSystems(t *testing.T) {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
-			onDisk(t, seed, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 40, 200), false)
-			if onDisk(t, seed, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 8, 20), true) == 0 {
-				t.Error("nothing was synced, and nothing is missing after a power cut")
+			onDisk(t, seed, 0, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 40, 200), false)
+			// A kernel may store by itself all that was acknowledged, though
+			// not time after time.
+			for try := range 20 {
+				if onDisk(t, seed, try, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 8, 20), true) > 0 || t.Failed() {
+					return
+				}
 			}
+			t.Error("nothing was synced, and nothing is missing after a power cut")
 		})
 	}
 }
@@ -187,7 +200,9 @@ func TestRealSyncFails(t *testing.T) {
 	}
 	seed := journaltest.Seed(t)
 	var rounds, told, failed, lied int
-	for rounds = range journaltest.Amount(1, 10, 200) {
+	// A full disk is most often found by a sync; where it was found by a write,
+	// other rounds follow.
+	for least := journaltest.Amount(1, 10, 200); rounds < least || failed == 0 && rounds < least+30; rounds++ {
 		r := journaltest.Rand(seed, "full", rounds)
 		small := t.TempDir()
 		journaltest.Run(t, "mount", "-t", "tmpfs", "-o", "size=12m", "steno-test", small)
@@ -263,5 +278,5 @@ func TestRealSyncFails(t *testing.T) {
 		t.Error("no sync has failed")
 	}
 	journaltest.Tried("a real failed sync: %d rounds, %d failed in a sync, %d acknowledged records, %d gone since the disk had lied, each missed with its head, seed %d",
-		rounds+1, failed, told, lied, seed)
+		rounds, failed, told, lied, seed)
 }

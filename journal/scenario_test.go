@@ -24,7 +24,21 @@ type scenario struct {
 	zombies []*journal.Journal
 	forced  bool // the newest claim was forced, or is not sealed: no force above it
 
-	cuts, lossy int // lossy: something was there that no sync had stored
+	appends int // handed over and not answered
+	cuts
+}
+
+// cuts are how often the power was cut, how often of these an append was handed
+// over and not answered, and how often of those something was there that no
+// sync had stored.
+type cuts struct{ all, count, lossy int }
+
+func (c *cuts) add(handed bool, bytes, names int) {
+	if c.all++; handed {
+		if c.count++; bytes+names > 0 {
+			c.lossy++
+		}
+	}
 }
 
 // after checks what an image of the disk must hold, and that the session can
@@ -79,9 +93,7 @@ func (s *scenario) cut(point string) {
 	}
 	disk := s.faults.Disk(s.t, s.store)
 	bytes, names := disk.Lost()
-	if s.cuts++; bytes+names > 0 {
-		s.lossy++
-	}
+	s.cuts.add(s.appends > 0, bytes, names)
 	img := disk.Random(s.r)
 	where := func() string {
 		kept := img.Files(s.t)
@@ -125,7 +137,9 @@ func (s *scenario) append(j *journal.Journal) (ok bool) {
 	if s.r.IntN(16) == 0 { // a value that becomes a blob; now and then one that is there already
 		notes[0] = journaltest.Note(fmt.Sprintf("%0*d", 300<<10, s.r.IntN(3)))
 	}
+	s.appends++
 	records, err := j.Append(ctx, notes...)
+	s.appends--
 	s.tell(records)
 	return err == nil
 }
@@ -198,26 +212,29 @@ func (s *scenario) run(steps int) {
 
 func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
 	seed := journaltest.Seed(t)
-	var told, cuts, lossy int
+	// So many cuts in which an append could lose something; a scenario has some
+	// 40 of them, and a poor one has none.
+	least := journaltest.Amount(150, 1000, 10000)
+	var told, n int
+	var sum cuts
 	t.Run("scenarios", func(t *testing.T) {
-		for n := range journaltest.Amount(2, 25, 250) {
+		for ; sum.lossy < least && n < 50+least/4 && !t.Failed(); n++ {
 			t.Run(fmt.Sprint(n), func(t *testing.T) {
 				s := &scenario{t: t, r: journaltest.Rand(seed, n)}
 				files := journaltest.Files(t)
 				journaltest.Keep(t, files.Dir())
 				s.store, s.faults = journaltest.Faulty(files)
 				s.run(30)
-				told, cuts, lossy = told+len(s.told), cuts+s.cuts, lossy+s.lossy
+				told += len(s.told)
+				sum = cuts{sum.all + s.all, sum.count + s.count, sum.lossy + s.lossy}
 			})
-			if t.Failed() {
-				break
-			}
 		}
 	})
-	if lossy < cuts/4 {
-		t.Errorf("of %d cuts only %d could lose anything", cuts, lossy)
+	if sum.lossy < least && !t.Failed() {
+		t.Errorf("in %d scenarios only %d cuts could lose anything", n, sum.lossy)
 	}
-	journaltest.Tried("power, in random scenarios: %d cuts, %d of them with something unsynced, %d acknowledged records, seed %d", cuts, lossy, told, seed)
+	journaltest.Tried("power, in random scenarios: %d scenarios, %d cuts, %d of them count, %d of those with something unsynced, %d acknowledged records, seed %d",
+		n, sum.all, sum.count, sum.lossy, told, seed)
 }
 
 // Every step of a session of three epochs and a claim that died, and after
@@ -226,14 +243,18 @@ func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
 	store, faults := journaltest.Faulty(journaltest.Files(t))
 	step := journaltest.Amount(197, 29, 5)
 	var told []schema.Head
-	var cuts, steps int
+	var sum cuts
+	var steps int
+	handed := false
 	faults.Each(func(point string) {
 		steps++
-		faults.Disk(t, store).All(step, func(img journaltest.Image) {
+		disk := faults.Disk(t, store)
+		bytes, names := disk.Lost()
+		disk.All(step, func(img journaltest.Image) {
 			if t.Failed() {
 				return
 			}
-			cuts++
+			sum.add(handed, bytes, names)
 			after(t, img.Memory(), told, func() string {
 				kept := img.Files(t)
 				journaltest.Keep(t, kept.Dir())
@@ -242,7 +263,9 @@ func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
 		})
 	})
 	write := func(j *journal.Journal, notes ...journal.Entry) {
+		handed = true
 		records, _ := j.Append(ctx, notes...)
+		handed = false
 		for _, r := range records {
 			told = append(told, r.Head())
 		}
@@ -274,7 +297,8 @@ func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
 	if least := 40; steps < least {
 		t.Errorf("there were only %d steps", steps)
 	}
-	journaltest.Tried("power, at every step of three epochs: %d steps, %d cuts, every file end that is a multiple of %d", steps, cuts, step)
+	journaltest.Tried("power, at every step of three epochs: %d steps, %d cuts, %d of them count, %d of those with something unsynced, every file end that is a multiple of %d",
+		steps, sum.all, sum.count, sum.lossy, step)
 }
 
 func newest(t *testing.T, store journal.Store) uint64 {

@@ -176,20 +176,15 @@ func (d *Device) answer(opcode uint32, in []byte) ([]byte, syscall.Errno) {
 	return nil, syscall.ENOSYS
 }
 
-// Cuts yields disks as a power cut at n random positions after from, up to to,
-// could have left them, the last of them at to: all that was flushed, and of what was written since
-// then any choice of writes, of some any choice of sectors. The image is valid
-// until the next one.
-func (d *Device) Cuts(r *rand.Rand, from, to int64, n int, yield func(img []byte, position int64, busy bool)) {
-	at := make([]int, n)
-	for i := range at {
-		at[i] = int(from) + r.IntN(int(to-from)) + 1
-	}
-	at[0] = int(to)
-	slices.Sort(at)
-	flushed, done := d.base, 0
+// Cuts yields disks as power cuts at these positions, of which each is above 0,
+// could have left them: all that was flushed, and of what was written since then
+// any choice of writes, of some any choice of sectors. The image is valid until
+// the next one. It is for a device that was unmounted, and may be called again.
+func (d *Device) Cuts(r *rand.Rand, at []int64, yield func(img []byte, position int64, busy bool)) {
+	flushed, done := d.img, int64(0)
+	copy(flushed, d.base)
 	cut := make([]byte, len(flushed))
-	for _, end := range at {
+	for _, end := range slices.Sorted(slices.Values(at)) {
 		start := end
 		for start > done && d.log[start-1].data != nil {
 			start--
@@ -210,7 +205,7 @@ func (d *Device) Cuts(r *rand.Rand, from, to int64, n int, yield func(img []byte
 				}
 			}
 		}
-		yield(cut, int64(end), d.log[end-1].busy)
+		yield(cut, end, d.log[end-1].busy)
 	}
 }
 
