@@ -31,12 +31,19 @@ func TestSessionsThatNobodyUsesAreReleasedAboveTheLimit(t *testing.T) {
 	done := make(chan executor.Answer, 1)
 	go func() { done <- n.call("busy", "c1", "held", `{}`) }()
 	wait(t, "the tool", held.begun)
+	// An answer may be there a moment before its session is idle.
+	idle := func(id string) {
+		eventually(t, id+" idle", func() bool { return executor.Idle(n.Executor, id) })
+	}
 	for i := range 5 {
 		n.open(fmt.Sprint("s", i))
+		idle(fmt.Sprint("s", i))
 		n.call("s0", fmt.Sprint("c", i), "echo", `{}`) // s0 is used again and again
+		idle("s0")
 	}
+	store := p.store()
 	state := func(id string) lease.State {
-		st, err := p.store().Lease(context.Background(), id)
+		st, err := store.Lease(context.Background(), id)
 		if err != nil {
 			t.Fatal(err)
 		}

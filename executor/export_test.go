@@ -47,3 +47,11 @@ func Disposition(k schema.Kind) string {
 	}
 	return map[disposed]string{ack: "ack", dead: "dead", again: "again"}[disposition(err)]
 }
+
+// Idle reports whether nobody uses a session that is held, or was.
+func Idle(x *Executor, session string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.sessions[session]
+	return s == nil || s.users == 0
+}
