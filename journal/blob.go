@@ -244,16 +244,12 @@ func (w *fileWriter) Put(ctx context.Context, blob *schema.Blob) error {
 	}
 	for _, there := range []string{"", packedExt} {
 		name := blob.SHA256 + there
-		file, err := w.slot.SettleBlob(name)
+		err := w.slot.SettleBlob(name, func(file *os.File, seen io.Writer) error { return holds(file, seen, name, blob.Ref) })
 		if errors.Is(err, schema.NotFound) {
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		err = holds(file, name, blob.Ref)
-		if err == nil || !errors.Is(err, schema.CorruptLogLine) {
-			return err
+		if !errors.Is(err, schema.CorruptLogLine) {
+			return err // nil too
 		}
 		ext, damaged = there, true
 		break
@@ -275,14 +271,14 @@ func (w *fileWriter) Put(ctx context.Context, blob *schema.Blob) error {
 	})
 }
 
-// holds reads a blob's file and closes it.
-func holds(file *os.File, name string, ref schema.Ref) error {
+// holds reads a blob's file, writes to seen what it reads, and closes it.
+func holds(file *os.File, seen io.Writer, name string, ref schema.Ref) error {
 	r, _, err := blobFile("", name, file)
 	if err != nil {
 		return err
 	}
 	b := &sureBlob{r: r, ref: ref, hash: sha256.New()}
-	_, err = io.Copy(io.Discard, b)
+	_, err = io.Copy(seen, b)
 	err = errors.Join(err, b.Close())
 	if err != nil && !errors.Is(err, schema.CorruptLogLine) {
 		return schema.Errorf(schema.LogWriteFailed, "a blob that is there cannot be read back").With("outcome", NotStored.String()).Cause(err)

@@ -384,7 +384,7 @@ type fileWriter struct {
 }
 
 func (w *fileWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
-	return w.dir.Settle(epoch)
+	return w.slot.Settle(epoch)
 }
 
 func (w *fileWriter) Append(_ context.Context, lines []byte) (Outcome, error) {

@@ -153,7 +153,7 @@ func (s *Slot) writeBlob(b *os.Root, name string, damaged bool, write func(io.Wr
 	if _, err := l.TryLock(); err != nil { // not got, a Sweep is looking; the rename tells what it did
 		return fail("a blob cannot be locked", err)
 	}
-	if err := write(blobWriter{s.dir.faults, f}); err != nil {
+	if err := write(&blobWriter{slot: s, f: f}); err != nil {
 		return fail("a blob cannot be written", err)
 	}
 	if err := s.dir.faults.sync(f, f.Sync); err != nil {
@@ -215,13 +215,31 @@ func (s *Slot) syncBlobNames(b *os.Root, name string) (err error) {
 }
 
 // SettleBlob makes a blob durable that is there already, and the page cache
-// tell the truth about it, and opens it: whether it holds what its name says
-// is then for the caller to see. NotFound: it is not there, or must be written
-// again to be sure of it.
-func (s *Slot) SettleBlob(name string) (*os.File, error) {
+// tell the truth about it, and has it read by read, which says whether it holds
+// what its name says, closes it, and writes to seen what it has read. NotFound:
+// it is not there, or must be written again to be sure of it.
+func (s *Slot) SettleBlob(name string, read func(f *os.File, seen io.Writer) error) error {
 	if s.dead != nil {
-		return nil, s.dead
+		return s.dead
 	}
+	s.lane.begin()
+	defer s.lane.end()
+	f, err := s.settleBlob(name)
+	if err != nil {
+		return err
+	}
+	return read(f, moves{s.lane})
+}
+
+// moves is a lane that moves with all that is written to it.
+type moves struct{ lane *Lane }
+
+func (m moves) Write(b []byte) (int, error) {
+	m.lane.move()
+	return len(b), nil
+}
+
+func (s *Slot) settleBlob(name string) (*os.File, error) {
 	b, err := s.dir.blobs()
 	if err != nil {
 		return nil, s.blobFailed("the folder of blobs cannot be opened", err)
@@ -249,10 +267,23 @@ func (s *Slot) SettleBlob(name string) (*os.File, error) {
 	return f, nil
 }
 
-// A blobWriter writes a blob's file.
+// A blobWriter writes a blob's file. It syncs now and then, so that the last
+// sync of a large one does not take as long as if nothing moved.
 type blobWriter struct {
-	faults *Faults
-	f      *os.File
+	slot     *Slot
+	f        *os.File
+	unsynced int
 }
 
-func (w blobWriter) Write(b []byte) (int, error) { return w.faults.Written(w.f, b) }
+const blobStep = 16 << 20
+
+func (w *blobWriter) Write(b []byte) (int, error) {
+	n, err := w.slot.dir.faults.Written(w.f, b)
+	w.slot.lane.move()
+	if w.unsynced += n; err == nil && w.unsynced >= blobStep {
+		w.unsynced = 0
+		err = w.slot.dir.faults.sync(w.f, w.f.Sync)
+		w.slot.lane.move()
+	}
+	return n, err
+}

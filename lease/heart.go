@@ -13,10 +13,11 @@ import (
 	"steno/schema"
 )
 
-// A Lane is the appends of one slot, as the beat of its process sees them.
+// A Lane is the appends of one slot, with all that they take, as the beat of
+// its process sees them.
 type Lane struct {
 	heart *heart
-	moves atomic.Uint64 // odd while an append is under way
+	moves atomic.Uint64 // odd while something is under way
 
 	seen  uint64 // the last odd count that the heart saw, and how often in a row
 	ticks int
@@ -30,6 +31,13 @@ func (l *Lane) begin() {
 }
 
 func (l *Lane) end() { l.begin() }
+
+// move says that what is under way goes on.
+func (l *Lane) move() {
+	if l != nil {
+		l.moves.Add(2)
+	}
+}
 
 // stuck looks at a lane, once an Interval.
 func (l *Lane) stuck() bool {
@@ -116,7 +124,9 @@ type heart struct {
 
 func (t *heart) run() {
 	defer close(t.done)
-	t.all.sweep(t.stop)
+	var beside sync.WaitGroup // however much there is to sweep, the beat goes on
+	defer beside.Wait()
+	beside.Go(func() { t.all.sweep(t.stop) })
 	tick := time.NewTicker(Interval)
 	defer tick.Stop()
 	for {
@@ -129,7 +139,7 @@ func (t *heart) run() {
 	}
 }
 
-// tick beats, unless an append has stood still for the window: a process whose
+// tick beats, unless a part of an append has stood still for the window: a process whose
 // disk does not answer must not look as if all were well.
 func (t *heart) tick() {
 	t.mu.Lock()

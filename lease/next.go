@@ -18,6 +18,8 @@ import (
 // segment or the folder is no longer at its name. LogWriteFailed, SyncFailed:
 // nothing was claimed.
 func (s *Slot) Next(header []byte, room int64) (*Slot, *Dir, error) {
+	s.lane.begin() // a roll is a part of an append
+	defer s.lane.end()
 	if _, err := s.inPlace(); err != nil {
 		return nil, nil, err
 	}

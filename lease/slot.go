@@ -120,6 +120,13 @@ func (d *Dir) Settle(epoch uint64) (size int64, err error) {
 	return fi.Size(), nil
 }
 
+// Settle is [Dir.Settle], as a part of an append.
+func (s *Slot) Settle(epoch uint64) (size int64, err error) {
+	s.lane.begin()
+	defer s.lane.end()
+	return s.dir.Settle(epoch)
+}
+
 // Append writes whole lines, syncs and checks. nil means that they are durable
 // and that no successor existed afterwards, so they will be inside whatever
 // seal comes next. SessionWriterLost, LogWriteFailed and SyncFailed end the
@@ -136,7 +143,8 @@ func (s *Slot) Append(lines []byte) error {
 	return s.dead
 }
 
-// BeatIn makes the appends of this slot those of a lane, which the caller ends.
+// BeatIn makes the appends of this slot, and their parts, those of a lane, which
+// the caller ends.
 func (s *Slot) BeatIn(l *Lane) { s.lane = l }
 
 func (s *Slot) append(lines []byte) error {
