@@ -52,6 +52,9 @@ var deadVerb = verb{"append", (*Executor).runDead, true}
 var releaseVerb = verb{"release", (*Executor).runRelease, true}
 var endVerb = verb{"end", (*Executor).runEnd, true}
 
+// firstEndpoint is the one that is registered first.
+const firstEndpoint = "call"
+
 // serve registers the micro service.
 func (x *Executor) serve() error {
 	p := x.cfg.Prefix + ".v1."
@@ -75,7 +78,7 @@ func (x *Executor) serve() error {
 	}
 	to := x.to()
 	alone := micro.WithEndpointQueueGroupDisabled()
-	add("call", p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
+	add(firstEndpoint, p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
 	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(verb{"open", (*Executor).runOpen, false}, false))
 	add("session-get", p+"session.get", sessionSchema, getSchema, x.handle(getVerb, false))
 	add("session-list", p+"session.list", listSchema, listAnswerSchema, x.handle(verb{"list", (*Executor).runList, false}, false))

@@ -77,10 +77,13 @@ type Executor struct {
 	// Set by New and by tests only.
 	ackWait, stopWait, retryFirst time.Duration
 
-	unready atomic.Bool // as the log was last told
+	unready atomic.Bool          // as the log was last told
+	looked  atomic.Pointer[look] // the last one that is done
+	shown   health               // in the statistics; guarded by the service's lock
 
 	mu       sync.Mutex // guards the rest; never held during I/O
-	look     *look      // the last one at the store; nil before the first
+	look     *look      // the newest at the store; nil before the first
+	again    bool       // another is to follow it
 	sessions map[string]*session
 	uses     uint64 // how often any session was asked for
 	draining bool
@@ -128,6 +131,7 @@ func New(cfg Config) (*Executor, error) {
 // prefix has another store, and two stores would be two truths. Unavailable:
 // the broker does not serve.
 func (x *Executor) Start(ctx context.Context) error {
+	x.glance(true) // the statistics have something to tell from the beginning
 	if err := x.sameStore(ctx); err != nil {
 		return err
 	}
@@ -151,6 +155,7 @@ func (x *Executor) Start(ctx context.Context) error {
 	if err := x.cfg.Conn.FlushTimeout(5 * time.Second); err != nil {
 		return unavailable("the broker does not answer", err)
 	}
+	_ = x.Ready()
 	return nil
 }
 
@@ -188,6 +193,12 @@ func (x *Executor) Drain(ctx context.Context) error {
 		}
 	}
 	x.cancel()
+	x.mu.Lock()
+	l := x.look
+	x.mu.Unlock()
+	if l != nil {
+		l.wait() // its file is gone before the store is closed
+	}
 	reasons := map[*session]string{}
 	x.mu.Lock()
 	for _, s := range x.sessions {

@@ -18,24 +18,34 @@ const (
 
 // A look is one try whether the store can be written.
 type look struct {
-	done chan struct{}
-	err  error     // once done is closed
-	at   time.Time // when it ended; once done is closed
+	began time.Time
+	done  chan struct{}
+	err   error // once done is closed
 }
 
 // Ready is nil while calls can be recorded, and otherwise says why not:
 // Unavailable while this executor drains, SessionRecordUnavailable while a
 // session waits for room on the disk or the store cannot be written. It looks
 // when it is asked; the store is tried with a small file, at most once a second
-// however many ask, and for two seconds at most. What it finds shows in the
-// data of the service's statistics, and in the log when it changes.
-func (x *Executor) Ready() error { return x.tell(x.isReady(readyFor)) }
+// however many ask, and Ready waits for that for two seconds at most. What was
+// found shows in the data of the service's statistics, which wait for nothing,
+// and in the log when it changes.
+func (x *Executor) Ready() error {
+	l, err := x.glance(true)
+	if l == nil {
+		return x.tell(err)
+	}
+	l.wait()
+	return x.tell(l.verdict())
+}
 
-func (x *Executor) isReady(lately time.Duration) error {
+// glance says what is known without a look at the store, nil and the newest
+// look otherwise. One that serves no longer is followed by the next, if anew.
+func (x *Executor) glance(anew bool) (*look, error) {
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	if x.draining {
-		x.mu.Unlock()
-		return goingAway("")
+		return nil, goingAway("")
 	}
 	var waits *session
 	for _, s := range x.sessions {
@@ -44,36 +54,35 @@ func (x *Executor) isReady(lately time.Duration) error {
 		}
 	}
 	if waits != nil {
-		defer x.mu.Unlock()
-		return schema.Errorf(schema.SessionRecordUnavailable, "the disk is full: session %s waits for room", waits.id).
+		return nil, schema.Errorf(schema.SessionRecordUnavailable, "the disk is full: session %s waits for room", waits.id).
 			With("session", waits.id).With("next", "make room on the store's disk; what waits then goes on by itself").Cause(waits.full)
 	}
-	l := x.look
-	if l == nil || l.isDone() && time.Since(l.at) >= lately {
-		l = &look{done: make(chan struct{})}
-		x.look = l
-		go func() {
-			l.err = x.cfg.Store.Writable(context.Background())
-			l.at = time.Now()
-			close(l.done)
-		}()
+	if l := x.look; anew && (l == nil || l.isDone() && time.Since(l.began) >= readyFor) {
+		x.look = x.startLook()
 	}
-	x.mu.Unlock()
-	var err error
+	return x.look, nil
+}
+
+// startLook begins a look. Nobody has to wait for it: it tells the log itself.
+func (x *Executor) startLook() *look {
+	l := &look{began: time.Now(), done: make(chan struct{})}
+	go func() {
+		l.err = x.cfg.Store.Writable(context.Background())
+		x.looked.Store(l)
+		close(l.done)
+		if newest, _ := x.glance(false); newest == l {
+			_ = x.tell(l.verdict())
+		}
+	}()
+	return l
+}
+
+// wait returns once the look is done, or has taken too long.
+func (l *look) wait() {
 	select {
 	case <-l.done:
-		err = l.err
-	case <-time.After(readyWait):
-		err = schema.Errorf(schema.LogWriteFailed, "the store does not answer")
+	case <-time.After(time.Until(l.began.Add(readyWait))):
 	}
-	if err == nil {
-		return nil
-	}
-	e := schema.Errorf(schema.SessionRecordUnavailable, "calls cannot be recorded: %s", schema.AsError(err).Message).Cause(err)
-	if next, ok := schema.AsError(err).Details["next"]; ok {
-		return e.With("next", next)
-	}
-	return e.With("next", "make the store's disk writable; calls are recorded again from then on")
 }
 
 func (l *look) isDone() bool {
@@ -83,6 +92,22 @@ func (l *look) isDone() bool {
 	default:
 		return false
 	}
+}
+
+// verdict is what the look says so far.
+func (l *look) verdict() error {
+	err := schema.Errorf(schema.LogWriteFailed, "the store does not answer")
+	if l.isDone() {
+		if l.err == nil {
+			return nil
+		}
+		err = schema.AsError(l.err)
+	}
+	e := schema.Errorf(schema.SessionRecordUnavailable, "calls cannot be recorded: %s", err.Message).Cause(err)
+	if next, ok := err.Details["next"]; ok {
+		return e.With("next", next)
+	}
+	return e.With("next", "make the store's disk writable; calls are recorded again from then on")
 }
 
 // tell logs whether the executor is ready, when that has changed.
@@ -96,15 +121,32 @@ func (x *Executor) tell(err error) error {
 	return err
 }
 
-// lookAgain is for what may have changed whether the executor is ready.
+// lookAgain is for what may have changed whether the executor is ready. The log
+// hears of it, though nobody asks, as soon as the next look may be made.
 func (x *Executor) lookAgain() {
-	if !x.begin(nil) {
+	l, err := x.glance(false)
+	if err != nil {
+		_ = x.tell(err)
 		return
 	}
-	go func() {
-		defer x.work.Done()
-		_ = x.tell(x.isReady(0))
-	}()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.again {
+		return
+	}
+	x.again = true
+	wait := time.Duration(0)
+	if l != nil {
+		wait = time.Until(l.began.Add(readyFor))
+	}
+	time.AfterFunc(wait, func() {
+		x.mu.Lock()
+		x.again = false
+		x.mu.Unlock()
+		if _, err := x.glance(true); err != nil {
+			_ = x.tell(err)
+		}
+	})
 }
 
 // waits notes that the session waits for room on the disk, or no longer does.
@@ -121,10 +163,25 @@ type health struct {
 	Error *schema.ErrorBody `json:"error,omitempty"`
 }
 
-func (x *Executor) stats(*micro.Endpoint) any {
-	if err := x.Ready(); err != nil {
-		body := schema.Body(err)
-		return health{Error: &body}
+// stats is asked for each endpoint in turn while the service holds the lock
+// that every request takes as well, and its end. So it waits for nothing: it
+// begins a look and tells what the last one found, until the new one has been
+// silent for too long. All endpoints say the same.
+func (x *Executor) stats(e *micro.Endpoint) any {
+	if e.Name != firstEndpoint {
+		return x.shown
 	}
-	return health{Ready: true}
+	l, err := x.glance(true)
+	if err == nil {
+		if last := x.looked.Load(); last != nil && !l.isDone() && time.Since(l.began) < readyWait {
+			l = last
+		}
+		err = l.verdict()
+	}
+	x.shown = health{Ready: err == nil}
+	if x.tell(err) != nil {
+		body := schema.Body(err)
+		x.shown.Error = &body
+	}
+	return x.shown
 }

@@ -2,15 +2,19 @@ package executor_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/executor"
+	"steno/journal"
 	"steno/journal/journaltest"
 	"steno/lease"
 	"steno/schema"
@@ -171,7 +175,7 @@ func TestAMovedStoreIsNotServed(t *testing.T) {
 	if count.of("c1") != 0 || count.of("c2") != 0 {
 		t.Error("a tool has run")
 	}
-	wantErr(t, n.Ready(), schema.SessionRecordUnavailable)
+	eventually(t, "the next look", func() bool { return schema.KindOf(n.Ready()) == schema.SessionRecordUnavailable })
 	if list, err := filepath.Glob(filepath.Join(moved, "sessions", "s1", "*")); err != nil || len(list) != 1 {
 		t.Errorf("in the moved store are %v, %v", list, err)
 	}
@@ -180,4 +184,97 @@ func TestAMovedStoreIsNotServed(t *testing.T) {
 	}
 	n.call("s1", "c2", "count", `{}`)
 	eventually(t, "the readiness", func() bool { return n.Ready() == nil })
+}
+
+// standing is a store whose disk may not answer a look at it, or be broken.
+type standing struct {
+	journal.Store
+	mu     sync.Mutex
+	hold   chan struct{} // a look waits for it, if it is not nil
+	broken bool
+	looks  []time.Time
+}
+
+func (s *standing) Writable(ctx context.Context) error {
+	s.mu.Lock()
+	s.looks = append(s.looks, time.Now())
+	hold, broken := s.hold, s.broken
+	s.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+	if broken {
+		return schema.Errorf(schema.LogWriteFailed, "the disk is broken")
+	}
+	return s.Store.Writable(ctx)
+}
+
+func (s *standing) set(hold chan struct{}, broken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hold, s.broken = hold, broken
+}
+
+func (p *place) standingNode(tools ...executor.Tool) (*node, *standing) {
+	s := &standing{}
+	return p.node(tools, func(c *executor.Config) { s.Store, c.Store = c.Store, s }), s
+}
+
+// A store that does not answer keeps nobody waiting who asks how things are, nor
+// other requests, nor the end.
+func TestStatisticsDoNotWaitForTheStore(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n, store := p.standingNode(echo)
+	n.open("s1")
+	hold := make(chan struct{})
+	defer close(hold)
+	store.set(hold, false)
+	quick := func(what string, do func()) {
+		t.Helper()
+		began := time.Now()
+		do()
+		if took := time.Since(began); took > 10*time.Second { // thirteen endpoints of two seconds each are more
+			t.Errorf("%s took %s", what, took)
+		}
+	}
+	eventually(t, "a word that the store does not answer", func() (unready bool) {
+		quick("the statistics", func() {
+			ready, kind := n.readiness()
+			unready = !ready && kind == schema.SessionRecordUnavailable
+		})
+		for range 2 {
+			quick("a look at the lease", func() {
+				if _, err := ask(t, n.conn, "steno.v1.lease.get", `{"session":"s1"}`); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return unready
+	})
+	quick("the readiness", func() { wantErr(t, n.Ready(), schema.SessionRecordUnavailable) })
+	n.call("s1", "c1", "echo", `{}`) // the log itself can be written
+	quick("the drain", n.stop)
+}
+
+// However much is asked and recorded meanwhile, the store is tried once a
+// second, and the log hears when it has recovered.
+func TestTheStoreIsTriedOnceASecond(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n, store := p.standingNode(echo)
+	n.open("s1")
+	store.set(nil, true)
+	eventually(t, "a look at the broken disk", func() bool { return schema.KindOf(n.Ready()) == schema.SessionRecordUnavailable })
+	for i := range 100 {
+		n.call("s1", fmt.Sprint("c", i), "echo", `{}`)
+	}
+	store.set(nil, false)
+	n.call("s1", "c", "echo", `{}`)
+	eventually(t, "a word that it has recovered", func() bool { return n.logged("calls can be recorded again") == 1 })
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	for i := 1; i < len(store.looks); i++ {
+		if d := store.looks[i].Sub(store.looks[i-1]); d < time.Second/2 { // each may have begun a little late
+			t.Errorf("look %d came %s after the one before", i, d)
+		}
+	}
 }
