@@ -53,6 +53,10 @@ func (c *cutter) cut(where string) {
 		if err := j.Close(); err != nil {
 			c.t.Fatal(err)
 		}
+		if l, err := journaltest.Read(image, "s1", journal.ScanOptions{Blobs: true}); err != nil || l.FirstError != nil {
+			c.wrong = append(c.wrong, fmt.Sprintf("%s, %+v: it is read with %v, %v", where, cut, err, l.FirstError))
+			continue
+		}
 		l := journaltest.Verify(c.t, image, "s1")
 		if gone := l.Missing(c.acknowledged); len(gone) > 0 {
 			c.wrong = append(c.wrong, fmt.Sprintf("%s, %+v: acknowledged and not there: %v", where, cut, gone))

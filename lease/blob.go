@@ -255,7 +255,7 @@ func (s *Slot) settleBlob(name string) (*os.File, error) {
 	}
 	err = s.dir.faults.sync(f, f.Sync)
 	if err == nil {
-		err = dropPages(f)
+		err = s.dir.faults.drop(f)
 	}
 	if err == nil {
 		err = s.syncBlobNames(b, name)

@@ -78,6 +78,7 @@ import (
 type Faults struct {
 	Write func(f *os.File, b []byte) (int, error) // instead of f.Write
 	Sync  func(f *os.File) error                  // instead of every sync, of a segment and of a folder
+	Drop  func(f *os.File) error                  // instead of dropping the pages of a file
 	Check func(real func() error) error           // around the successor check
 	At    func(point string)                      // called between the steps: listed, claimed, written, synced, checked
 }
@@ -93,6 +94,13 @@ func (f *Faults) sync(file *os.File, real func() error) error {
 		return f.Sync(file)
 	}
 	return real()
+}
+
+func (f *Faults) drop(file *os.File) error {
+	if f != nil && f.Drop != nil {
+		return f.Drop(file)
+	}
+	return dropPages(file)
 }
 
 // Written writes all of b, or says why not.

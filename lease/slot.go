@@ -114,7 +114,7 @@ func (d *Dir) Settle(epoch uint64) (size int64, err error) {
 		return 0, schema.Errorf(schema.SyncFailed, "segment %06d of session %s cannot be synced: %s", epoch, d.name, cause(err)).
 			With("session", d.name).With("segment", epoch).Cause(err)
 	}
-	if err := dropPages(f); err != nil {
+	if err := d.faults.drop(f); err != nil {
 		return 0, readFailed(d.name, err)
 	}
 	return fi.Size(), nil

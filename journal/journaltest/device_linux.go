@@ -32,6 +32,14 @@ type Device struct {
 	base []byte
 	log  []deviceOp
 	busy func() bool
+	fail func(data []byte) bool
+}
+
+// Fail makes the writes fail, and store nothing, of which f says so; nil ends that.
+func (d *Device) Fail(f func(data []byte) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fail = f
 }
 
 type deviceOp struct {
@@ -157,6 +165,9 @@ func (d *Device) answer(opcode uint32, in []byte) ([]byte, syscall.Errno) {
 		defer d.mu.Unlock()
 		if off+int64(size) > int64(len(d.img)) {
 			return nil, syscall.ENOSPC
+		}
+		if d.fail != nil && d.fail(data) {
+			return nil, syscall.EIO
 		}
 		copy(d.img[off:], data)
 		d.log = append(d.log, deviceOp{off, data, d.busy()})

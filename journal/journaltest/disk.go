@@ -67,7 +67,11 @@ func (x *Faults) Disk(t testing.TB, store *journal.Files) (d Disk) {
 			if f.Data, err = os.ReadFile(path); err != nil {
 				return err
 			}
-			f.Kept = int(min(x.kept(fi).size, int64(len(f.Data))))
+			k := x.kept(fi)
+			f.Kept = int(min(k.size, int64(len(f.Data))))
+			if k.cache != nil {
+				f.Kept = int(min(k.cache[0], int64(f.Kept)))
+			}
 		}
 		d = append(d, f)
 		return nil

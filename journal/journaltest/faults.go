@@ -39,6 +39,7 @@ type Faults struct {
 	full    bool
 	free    int // bytes that still fit, if it is full
 	noSync  bool
+	noDrop  bool
 	look    func() error // in place of the successor check
 	files   []*synced
 }
@@ -52,13 +53,14 @@ type action struct {
 type synced struct {
 	info  os.FileInfo
 	size  int64           // of a segment
+	cache *[2]int64       // from where on, and up to where, only the page cache has it
 	names map[string]bool // of a folder
 }
 
 // Faulty returns the same store with faults before it.
 func Faulty(f *journal.Files) (*journal.Files, *Faults) {
 	x := &Faults{seen: map[string]int{}, actions: map[string][]action{}}
-	return f.WithFaults(&lease.Faults{Write: x.write, Sync: x.sync, Check: x.check, At: func(point string) { x.pass(point, nil) }}), x
+	return f.WithFaults(&lease.Faults{Write: x.write, Sync: x.sync, Drop: x.drop, Check: x.check, At: func(point string) { x.pass(point, nil) }}), x
 }
 
 // pass counts a point and does what is to be done there, outside the lock.
@@ -152,6 +154,54 @@ func (x *Faults) LoseSync(n int, err error) {
 		x.mu.Unlock()
 		return errors.Join(err, f.Truncate(kept), f.Truncate(fi.Size()))
 	})
+}
+
+// CacheSync makes the n-th sync fail and leaves what it should have stored in
+// the page cache alone, as the kernel does: it can be read, the next sync
+// answers success, and it is gone when the pages are dropped, or with the power.
+func (x *Faults) CacheSync(n int, err error) {
+	x.add(Sync, n, func(f *os.File) error {
+		fi, e := f.Stat()
+		if e != nil {
+			return e
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if k := x.kept(fi); k.size < fi.Size() {
+			k.cache = &[2]int64{k.size, fi.Size()}
+		}
+		return err
+	})
+}
+
+// LeaveOutDrop makes every dropping of pages from now on do nothing.
+func (x *Faults) LeaveOutDrop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.noDrop = true
+}
+
+// drop makes what only the page cache had read as zeros. Whether the file is
+// as long as before after a power cut is not sure.
+func (x *Faults) drop(f *os.File) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k := x.kept(fi)
+	if x.noDrop || k.cache == nil {
+		return nil
+	}
+	// By its name, since a file that is settled is open for reading.
+	w, err := os.OpenFile(f.Name(), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = w.WriteAt(make([]byte, k.cache[1]-k.cache[0]), k.cache[0])
+	k.size, k.cache = k.cache[0], nil
+	return errors.Join(err, w.Close())
 }
 
 // Fill leaves room for so many bytes on the disk: a write stores what fits and

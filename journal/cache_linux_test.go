@@ -1,0 +1,120 @@
+package journal_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"steno/journal"
+	"steno/journal/journaltest"
+	"steno/lease"
+	"steno/schema"
+)
+
+// The same with the page cache of a real kernel, over a disk that fails one
+// write of data and says so: the roll that follows within the same append, and
+// the take-over of a writer that could not roll. What was acknowledged is
+// there when the disk is mounted anew; without the drop it is not.
+func TestRealSyncFailsAndTheCacheIsNotBelieved(t *testing.T) {
+	if why := imagesMissing(); why != "" {
+		journaltest.Tried("a real failed sync and the page cache: SKIPPED: %s", why)
+		return
+	}
+	system := imageSystems[0]
+	if _, err := exec.LookPath(system.mkfs); err != nil {
+		journaltest.Tried("a real failed sync and the page cache: SKIPPED: no %s here", system.mkfs)
+		return
+	}
+	var lied [2]int
+	for n, drop := range []bool{true, false} {
+		for _, roll := range []bool{true, false} {
+			wrong := cacheOnDisk(t, roll, drop)
+			if drop && wrong != "" {
+				t.Errorf("roll %t: %s", roll, wrong)
+			}
+			if !drop && wrong == "" {
+				t.Errorf("roll %t: the pages were not dropped, and nothing is missing", roll)
+			}
+			if wrong != "" {
+				lied[n]++
+			}
+		}
+	}
+	journaltest.Tried("a real failed sync and the page cache: a roll and a take-over, %d of 2 lost something; without the drop %d of 2", lied[0], lied[1])
+}
+
+// cacheOnDisk says what is wrong, after a mount, with a log whose writer had
+// one write fail.
+func cacheOnDisk(t *testing.T, roll, drop bool) (wrong string) {
+	t.Helper()
+	system := imageSystems[0]
+	image := filepath.Join(journaltest.TempDir(t), "image")
+	makeImage(t, image, system.mkfs, system.args, system.megabytes)
+	base, err := os.ReadFile(image)
+	must(t, err)
+	device := journaltest.MountDevice(t, base, func() bool { return false })
+	var acknowledged []schema.Head
+	must(t, mounted(t, system.name, device.Path, func(dir string) {
+		files, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
+		must(t, err)
+		defer files.Close()
+		faults := &lease.Faults{}
+		if !drop {
+			faults.Drop = func(*os.File) error { return nil }
+		}
+		store := files.WithFaults(faults)
+		write := func(j *journal.Journal, text string) error {
+			r, err := j.Append(ctx, journaltest.Note(text))
+			if err == nil {
+				acknowledged = append(acknowledged, r[0].Head())
+			}
+			return err
+		}
+		j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+		must(t, err)
+		must(t, write(j, "before"))
+		var failed atomic.Int64
+		device.Fail(func(data []byte) bool {
+			return bytes.Contains(data, []byte("the disk fails here")) && failed.Add(1) == 1
+		})
+		if !roll {
+			faults.Write = func(f *os.File, b []byte) (int, error) {
+				if bytes.Contains(b, []byte(`"epoch":2`)) {
+					return 0, journaltest.ErrDisk
+				}
+				return f.Write(b)
+			}
+		}
+		if err := write(j, "the disk fails here"); roll {
+			must(t, err)
+		} else if err == nil {
+			t.Error("it has gone on")
+		}
+		if failed.Load() == 0 {
+			t.Error("no write has failed")
+		}
+		must(t, j.Close())
+		faults.Write = nil
+		j, err = journal.Open(ctx, store, "s1", journaltest.Options())
+		must(t, err)
+		acknowledged = append(acknowledged, j.Head())
+		must(t, write(j, "behind"))
+		must(t, j.Close())
+	}))
+	must(t, mounted(t, system.name, device.Path, func(dir string) { // from the disk
+		store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
+		must(t, err)
+		defer store.Close()
+		l, err := journaltest.Read(store, "s1", journal.ScanOptions{})
+		must(t, err)
+		if gone := l.Missing(acknowledged); l.FirstError != nil || len(gone) > 0 {
+			wrong = fmt.Sprintf("acknowledged and not there are %v; the log: %v", gone, l.FirstError)
+		}
+	}))
+	device.Unmount(t)
+	return wrong
+}
