@@ -122,7 +122,7 @@ func TestDemo(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("sums and links can be checked by hand", func(t *testing.T) { byHand(t, dir) })
+	t.Run("sums and links can be checked by hand", func(t *testing.T) { checkByHand(t, dir) })
 	for _, test := range spoilt {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -279,36 +279,6 @@ func everyByte(t *testing.T, dir string) {
 	}
 	if _, err := judgeDemo(t.Context(), dir); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// byHand recomputes the log with sha256sum.
-func byHand(t *testing.T, dir string) {
-	check := func(files ...string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), "sh", append([]string{filepath.Join(root(t), "testdata/sha256sum.sh")}, files...)...)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
-	}
-	one, two := filepath.Join(dir, segment1), filepath.Join(dir, segment2)
-	out, err := check(one, two)
-	var head struct {
-		Head schema.Head `json:"head"`
-	}
-	if e := json.Unmarshal([]byte(good(t, "/", "verify", "demo", "-o", "json", "--dir", dir)), &head); e != nil {
-		t.Fatal(e)
-	}
-	if err != nil || out != "ok, up to "+head.Head.Sum.String()+"\n" {
-		t.Errorf("%v: %s; verify says %s", err, out, head.Head)
-	}
-	if out, err := check(two, one); err == nil {
-		t.Errorf("two segments in the wrong order: %s", out)
-	}
-	spoilt := filepath.Join(copyOf(t, dir), segment1)
-	if err := change(spoilt, "flashes", "flaShes"); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := check(spoilt, two); err == nil || !strings.HasPrefix(out, "another sum: ") {
-		t.Errorf("%v: %s", err, out)
 	}
 }
 
