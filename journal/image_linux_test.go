@@ -1,15 +1,12 @@
 package journal_test
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"steno/journal"
 	"steno/journal/journaltest"
@@ -185,98 +182,4 @@ func TestPowerCutOnRealFileSystems(t *testing.T) {
 			t.Error("nothing was synced, and nothing is missing after a power cut")
 		})
 	}
-}
-
-// A disk that really fails: the file system lies on a loop device whose sparse
-// file lies on a tmpfs that fills up. After the failure the page cache shows
-// what is not on the disk, and the next sync answers success. For the one
-// request at the edge the loop device reports success and stores it in part:
-// so the last records may be acknowledged and gone, and a head that was kept
-// says so.
-func TestRealSyncFails(t *testing.T) {
-	if why := imagesMissing(); why != "" {
-		journaltest.Tried("a real failed sync: SKIPPED: %s", why)
-		return
-	}
-	seed := journaltest.Seed(t)
-	var rounds, told, failed, lied int
-	// A full disk is most often found by a sync; where it was found by a write,
-	// other rounds follow.
-	for least := journaltest.Amount(1, 10, 200); rounds < least || failed == 0 && rounds < least+30; rounds++ {
-		r := journaltest.Rand(seed, "full", rounds)
-		small := t.TempDir()
-		journaltest.Run(t, "mount", "-t", "tmpfs", "-o", "size=12m", "steno-test", small)
-		unmount := func() { journaltest.Run(t, "umount", "--lazy", small) }
-		image, filler := filepath.Join(small, "image"), filepath.Join(small, "filler")
-		makeImage(t, image, "mkfs.ext4", []string{"-q", "-F", "-b", "1024", "-J", "size=1"}, 24)
-		must(t, os.WriteFile(filler, make([]byte, 4<<20+r.IntN(4<<20)), 0o600))
-		var acknowledged []schema.Head
-		var full uint64 // the last one that was acknowledged before
-		must(t, mounted(t, "ext4", image, func(dir string) {
-			store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
-			must(t, err)
-			defer store.Close()
-			j, err := journal.Open(ctx, store, "s1", journaltest.Options())
-			must(t, err)
-			for err == nil {
-				var records []journal.Record
-				limited, cancel := context.WithTimeout(ctx, time.Second) // nobody makes room meanwhile
-				records, err = j.Append(limited, journaltest.Note(fmt.Sprintf("%0*d", 1000+r.IntN(60000), 1)))
-				cancel()
-				for _, e := range records {
-					acknowledged = append(acknowledged, e.Head())
-				}
-			}
-			if strings.Contains(err.Error(), "a sync failed") {
-				failed++
-			}
-			t.Logf("round %d, after %d records: %v", rounds, len(acknowledged), err)
-			must(t, j.Close())
-			full = acknowledged[len(acknowledged)-1].Seq
-			must(t, os.Remove(filler)) // there is room again
-			j, err = journal.Open(ctx, store, "s1", journaltest.Options())
-			if err != nil { // it may take a new mount
-				t.Logf("round %d: %v", rounds, err)
-				return
-			}
-			records, err := j.Append(ctx, journaltest.Note("there is room"))
-			if err == nil {
-				acknowledged = append(acknowledged, records[0].Head())
-			}
-			must(t, j.Close())
-		}))
-		must(t, mounted(t, "ext4", image, func(dir string) { // from the disk
-			store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
-			must(t, err)
-			defer store.Close()
-			l, err := journaltest.Read(store, "s1", journal.ScanOptions{})
-			must(t, err)
-			gone := l.Missing(acknowledged)
-			for _, h := range gone {
-				to, err := journaltest.Read(store, "s1", journal.ScanOptions{Head: h})
-				if must(t, err); to.FirstError == nil {
-					t.Errorf("round %d: %v is gone, and whoever has kept it is not told", rounds, h)
-				}
-			}
-			// The disk lies only from the moment on when it is full.
-			if lied += len(gone); len(gone) > 0 && gone[0].Seq+5 < full {
-				t.Errorf("round %d: %d records are gone, the first long before the disk was full: %v", rounds, len(gone), gone[0])
-			}
-			switch {
-			case l.FirstError == nil:
-				after(t, store, nil, func() string { return fmt.Sprint("round ", rounds) })
-			case len(gone) == 0: // a line behind it may say that it was durable, otherwise
-				t.Errorf("round %d: nothing is gone: %v", rounds, *l.FirstError)
-			}
-		}))
-		unmount()
-		if told += len(acknowledged); t.Failed() {
-			break
-		}
-	}
-	if failed == 0 {
-		t.Error("no sync has failed")
-	}
-	journaltest.Tried("a real failed sync: %d rounds, %d failed in a sync, %d acknowledged records, %d gone since the disk had lied, each missed with its head, seed %d",
-		rounds, failed, told, lied, seed)
 }
