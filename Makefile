@@ -27,7 +27,8 @@ fuzz:
 # The long amounts of the fault tests: every interleaving; kills, stops and
 # take-overs of real processes; power cuts and failing disks (as root, with
 # mkfs.ext4, mkfs.xfs and mkfs.btrfs, those of real file systems too); every bit
-# and byte, lines, blocks and segments.
+# and byte, lines, blocks and segments, and logs of 10 GiB, which need that much
+# room in TMPDIR.
 model:
 	bash .ci/try long 'Model'
 
@@ -39,6 +40,7 @@ power:
 
 damage:
 	bash .ci/try long 'Flipped|Truncation|Surgery'
+	cd cmd/steno && STENO_TEST_HUGE=1 go test -count=1 -timeout 1h -v -run 'LittleMemory'
 
 # Two of its outputs are compared by: go tool -modfile=.ci/tools.mod benchstat OLD NEW
 bench:

@@ -114,19 +114,21 @@ func (b *sureBlob) Read(p []byte) (int, error) {
 // its blobs in their places. CorruptLogLine: one is missing or is not what it
 // was. It needs memory for all of it.
 func Whole(ctx context.Context, store Store, session string, data []byte) ([]byte, error) {
-	return schema.PutBack(data, func(b schema.Blob) (jsontext.Value, error) {
-		r, err := OpenBlob(ctx, store, session, b.Ref)
-		if err != nil {
-			return nil, err
-		}
-		defer r.Close()
-		var text bytes.Buffer
-		text.Grow(int(min(b.Bytes, 64<<20)) + bytes.MinRead) // what a line says may be wrong
-		if _, err := text.ReadFrom(r); err != nil {
-			return nil, err
-		}
-		return b.Value(text.Bytes())
-	})
+	return schema.PutBack(data, func(b schema.Blob) (jsontext.Value, error) { return wholeBlob(ctx, store, session, b) })
+}
+
+func wholeBlob(ctx context.Context, store Store, session string, b schema.Blob) (jsontext.Value, error) {
+	r, err := OpenBlob(ctx, store, session, b.Ref)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var text bytes.Buffer
+	text.Grow(int(min(b.Bytes, 64<<20)) + bytes.MinRead) // what a line says may be wrong
+	if _, err := text.ReadFrom(r); err != nil {
+		return nil, err
+	}
+	return b.Value(text.Bytes())
 }
 
 // Whole is [Whole] for an event of this session.
@@ -316,97 +318,4 @@ func (s *sample) Write(b []byte) (int, error) {
 		return n, io.EOF
 	}
 	return n, nil
-}
-
-// blobs looks at the blobs that an event names, or reads them with opt.Blobs.
-// folded is the event as the state is to see it: with a patch in its place, and
-// without it where it cannot be had. Each blob is looked at once, as long as
-// there are not too many to remember.
-func (s *Scan) blobs(ctx context.Context, e *schema.Event) (folded *schema.Event, lack []error) {
-	refs, err := schema.Refs(e.Data)
-	if err != nil || len(refs) == 0 {
-		return e, nil // the fold says what is wrong
-	}
-	for _, b := range refs {
-		seen, known := s.seen[b.Ref]
-		if !known {
-			if seen = s.blob(ctx, b.Ref); s.err != nil {
-				return e, nil
-			}
-			if len(s.seen) < maxSeen {
-				s.seen[b.Ref] = seen
-			}
-		}
-		if seen != nil {
-			lack = append(lack, seen)
-		}
-	}
-	if e.Type != schema.TypeStateChanged || s.opt.State == nil {
-		return e, lack
-	}
-	whole := *e
-	if whole.Data, err = Whole(ctx, s.store, s.session, e.Data); err == nil {
-		return &whole, lack
-	}
-	if !errors.Is(err, schema.CorruptLogLine) {
-		s.fail(err)
-		return e, nil
-	}
-	whole.Data = nil
-	if lack == nil { // what was read for the fold was not looked at before
-		lack = []error{err}
-	}
-	return &whole, lack
-}
-
-// maxSeen bounds the memory that a scan takes for the blobs it has looked at.
-const maxSeen = 1 << 16
-
-// blob looks at a blob, or reads it; nil if nothing is wrong with it.
-func (s *Scan) blob(ctx context.Context, ref schema.Ref) error {
-	var r io.ReadCloser
-	var err error
-	if s.opt.Blobs {
-		r, err = OpenBlob(ctx, s.store, s.session, ref)
-	} else {
-		r, _, err = lookAtBlob(ctx, s.store, s.session, ref)
-	}
-	if err == nil {
-		if s.opt.Blobs {
-			_, err = io.Copy(io.Discard, r)
-		}
-		err = errors.Join(err, r.Close())
-	}
-	if err != nil && !errors.Is(err, schema.CorruptLogLine) {
-		s.fail(err)
-		return nil
-	}
-	return err
-}
-
-// foundBlobs names what is wrong with the blobs of a line, in one finding: of
-// the first that no repair lists, if there is one.
-func (s *Scan) foundBlobs(ctx context.Context, g *segment, r *lineReader, e *schema.Event, lack []error) {
-	f := r.finding(g)
-	f.Kind = schema.CorruptLogLine
-	if s.above(ctx, g, r.offset, e.Seq) {
-		f.Kind = schema.TailSuspect
-	}
-	named := false
-	for i := range 2 * len(lack) { // once more for those that are listed, if all are
-		d := schema.AsError(lack[i%len(lack)])
-		reason, _ := d.Details["reason"].(string)
-		s.blobAt, _ = d.Details["sha256"].(string)
-		one := f
-		one.Reason, one.Detail = schema.Reason(reason), d.Message
-		switch listed := s.skipped(ctx, &one) != nil; {
-		case named && i >= len(lack):
-			return
-		case !named && (!listed || i >= len(lack)):
-			named = true
-			s.found(ctx, one, one.Reason, false)
-		case !listed && s.opt.plan != nil:
-			s.opt.plan.add(s, one, s.placeOf(ctx, &one))
-		}
-	}
 }

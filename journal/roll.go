@@ -341,7 +341,7 @@ func (j *Journal) outcomeOfLoss(r *roll, of int) string {
 	}
 	pin := s.byEpoch[j.epoch].pin
 	for _, g := range s.segments {
-		if p := g.seal.Previous; g.sealed && !g.void && p != nil && p.Epoch == j.epoch {
+		if p := g.previous; g.sealed && !g.void && p != nil && p.Epoch == j.epoch {
 			// A seal that is not durable may yet be another.
 			if _, err := j.writer.Settle(ctx, g.epoch); err != nil {
 				return Unknown.String()

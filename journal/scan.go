@@ -60,7 +60,9 @@ type Item struct {
 }
 
 // A Scan is one reading of a session. Reading takes no lock, needs no lease
-// and changes nothing on disk. It streams: memory does not grow with the log.
+// and changes nothing on disk. It streams: of what it has read it keeps some 300
+// bytes for each segment, up to 65,536 places that repairs list, and what it
+// knows of as many blobs; besides, one line, one patch, and what the State keeps.
 //
 // Segments are surveyed newest first, since each seal pins what counts of the
 // segments before it, and read oldest first. Within a segment the bytes are
@@ -102,13 +104,15 @@ type Scan struct {
 	compared  bool              // with the head that was kept elsewhere
 	damaged   bool              // any hole so far
 	waiting   []waiting
-	seen      map[schema.Ref]error // what is wrong with a blob, nil for nothing
+	seen      map[blobKey]error // what is wrong with a blob, nil for nothing
+	wrong     int               // how many of these are
 	torn      bool
 	end       int64 // end of the last counted line of its segment
 	hard      bool  // an error that even a forced claim must not pass
 	durable   uint64
 	durableOK bool // durable covers the whole open segment
 	stop      bool
+	buf       []byte          // of the last line reader, for the next one
 	one       [1]schema.Event // for Check, without an allocation
 	err       error
 	yield     func(Item, error) bool
@@ -117,23 +121,24 @@ type Scan struct {
 type segment struct {
 	epoch      uint64
 	size       int64
-	header     *schema.Claim
-	headerErr  error // a Reason or UnsupportedSchemaVersion
-	sealed     bool  // a sound line of its own epoch stands in it
-	sealLine   int   // 0 if its seal cannot be read
-	seal       schema.Seal
+	headerErr  error  // a Reason or UnsupportedSchemaVersion
+	claim      string // its claim's sum, if that can be read
+	sealed     bool   // a sound line of its own epoch stands in it
+	sealLine   int    // 0 if its seal cannot be read
+	sealFits   bool   // the seal names that claim, or nobody can tell
 	sealHead   schema.Head
-	sealEnd    int64      // offset behind the seal's line
-	followed   bool       // the next number stands on the line behind a repair's seal,
-	followedBy schema.Sum // and names this sum
-	void       bool       // a later seal lists it
-	pin        *pin       // what a later seal says of it
-	endSeq     uint64     // last number and sum, once it has been read
-	endSum     schema.Sum //
-	endBad     bool       // damage stood behind them
-	end        int64      // behind the last line that was judged
-	endLine    int        // its number
-	reread     int64      // bytes that were read again for the lists of repairs
+	sealEnd    int64            // offset behind the seal's line
+	previous   *schema.Previous // what the seal says of the segment before
+	followed   bool             // the next number stands on the line behind a repair's seal,
+	followedBy schema.Sum       // and names this sum
+	void       bool             // a later seal lists it
+	pin        *pin             // what a later seal says of it
+	endSeq     uint64           // last number and sum, once it has been read
+	endSum     schema.Sum       //
+	endBad     bool             // damage stood behind them
+	end        int64            // behind the last line that was judged
+	endLine    int              // its number
+	reread     int64            // bytes that were read again for the lists of repairs
 }
 
 type pin struct {
@@ -144,7 +149,7 @@ type pin struct {
 
 // NewScan prepares a reading of a session.
 func NewScan(store Store, session string, opt ScanOptions) *Scan {
-	return &Scan{store: store, session: session, opt: opt, seen: map[schema.Ref]error{}}
+	return &Scan{store: store, session: session, opt: opt, seen: map[blobKey]error{}}
 }
 
 // Tries to see a list of segments that does not move while it is surveyed.
@@ -241,7 +246,8 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 	}
 	s.Epochs = 0
 	for _, g := range slices.Backward(s.segments) {
-		if err := s.surveySegment(ctx, g); err != nil {
+		seal, err := s.surveySegment(ctx, g)
+		if err != nil {
 			return false, err
 		}
 		// A later seal pins it, so it was sealed, whatever it looks like now.
@@ -253,13 +259,13 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		if s.open == nil {
 			s.open = g
 		}
-		s.learn(g)
-		for _, v := range g.seal.Void {
+		s.learn(g, &seal)
+		for _, v := range seal.Void {
 			if b := s.byEpoch[v]; b != nil && v < g.epoch {
 				b.void = true
 			}
 		}
-		if p := g.seal.Previous; p != nil {
+		if p := g.previous; p != nil {
 			if b := s.byEpoch[p.Epoch]; b != nil && p.Epoch < g.epoch {
 				b.pin = &pin{len: b.size, size: b.size, seq: p.Seq, sum: p.Sum}
 				if p.Len != nil && p.Size != nil { // a stream store has neither
@@ -288,22 +294,24 @@ func newest(list []lease.Segment) uint64 {
 	return list[len(list)-1].Epoch
 }
 
-// surveySegment reads the head of a segment: its claim and its seal. Nobody
-// writes into a segment before its seal, so a sound line of its own epoch
-// shows that it was sealed, even if the seal itself cannot be read.
-func (s *Scan) surveySegment(ctx context.Context, g *segment) error {
+// surveySegment reads the head of a segment: its claim and its seal, which a
+// scan does not keep, since both may be as long as a line. Nobody writes into a
+// segment before its seal, so a sound line of its own epoch shows that it was
+// sealed, even if the seal itself cannot be read.
+func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal, err error) {
 	r, err := s.lines(ctx, g.epoch, 0, g.size)
 	if err != nil {
-		return err
+		return seal, err
 	}
 	defer r.Close()
 	r.quick = true
+	g.headerErr = schema.ClaimCorrupt // of an empty file
 	var e schema.Event
 	for r.next() {
 		if r.number == 1 {
 			var c schema.Claim
 			if c, g.headerErr = schema.DecodeClaim(r.line, s.session, g.epoch); g.headerErr == nil {
-				g.header = &c
+				g.claim = c.Sum.String()
 			}
 			if g.void {
 				break
@@ -318,17 +326,16 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) error {
 			break
 		}
 		g.sealed = true
-		if e.Type == schema.TypeWriterOpened && schema.Unmarshal(e.Data, &g.seal) == nil {
+		if e.Type == schema.TypeWriterOpened && schema.Unmarshal(e.Data, &seal) == nil {
 			g.sealLine, g.sealHead, g.sealEnd = r.number, e.Head(), r.next0
+			g.sealFits = g.headerErr != nil || seal.Claim == g.claim
 		}
-		if g.seal.How != schema.HowRepair {
+		g.previous = seal.Previous
+		if seal.How != schema.HowRepair {
 			break
 		}
 	}
-	if g.header == nil && g.headerErr == nil {
-		g.headerErr = schema.ClaimCorrupt // an empty file
-	}
-	return r.err
+	return seal, r.err
 }
 
 // lines opens a segment for reading line by line, from an offset up to a size.
@@ -337,7 +344,9 @@ func (s *Scan) lines(ctx context.Context, epoch uint64, offset, size int64) (*li
 	if err != nil {
 		return nil, err
 	}
-	return newLineReader(f, offset, size), nil
+	r := newLineReader(f, offset, size)
+	r.lent, r.buf, s.buf = &s.buf, s.buf, nil
+	return r, nil
 }
 
 // above reports whether a number of this segment is not known to be durable.

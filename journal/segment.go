@@ -19,12 +19,13 @@ type lineReader struct {
 	f      io.Closer
 	in     *bufio.Reader
 	buf    []byte
-	line   []byte // without its newline; valid until the next call
-	number int    // from 1
-	offset int64  // of the line
-	length int64  // of the line without its newline
-	whole  bool   // it ends in a newline
-	long   bool   // longer than the limit; line has only its beginning
+	lent   *[]byte // where buf is from, nil for nowhere
+	line   []byte  // without its newline; valid until the next call
+	number int     // from 1
+	offset int64   // of the line
+	length int64   // of the line without its newline
+	whole  bool    // it ends in a newline
+	long   bool    // longer than the limit; line has only its beginning
 	nul    bool
 	hash   hash.Hash // of a long line
 	quick  bool      // nobody will ask for that hash, which is most of the work
@@ -37,8 +38,13 @@ func newLineReader(f io.ReadCloser, offset, size int64) *lineReader {
 	return &lineReader{f: f, in: bufio.NewReaderSize(io.LimitReader(f, size), int(min(size, 128<<10))), next0: offset}
 }
 
-// Close closes the segment.
-func (r *lineReader) Close() error { return r.f.Close() }
+// Close closes the segment. The line is no longer valid.
+func (r *lineReader) Close() error {
+	if r.lent != nil {
+		*r.lent, r.buf = r.buf[:0], nil
+	}
+	return r.f.Close()
+}
 
 // next reads the next line, also a last one without a newline.
 func (r *lineReader) next() bool {
@@ -106,7 +112,7 @@ func (r *lineReader) finding(g *segment) schema.Finding {
 
 // read reads what counts of one sealed segment.
 func (s *Scan) read(ctx context.Context, g *segment) {
-	if p := g.seal.Previous; p != nil && g.sealLine > 0 && p.Epoch < g.epoch {
+	if p := g.previous; p != nil && g.sealLine > 0 && p.Epoch < g.epoch {
 		before := s.byEpoch[p.Epoch]
 		if before == nil {
 			nothing := sha256.Sum256(nil)
@@ -285,10 +291,10 @@ func (s *Scan) foundLine(ctx context.Context, g *segment, r *lineReader, why err
 
 // atSeal says whether the seal fits its claim and the segment it follows.
 func (s *Scan) atSeal(g *segment) error {
-	if g.header != nil && g.seal.Claim != g.header.Sum.String() {
+	if !g.sealFits {
 		return schema.SealMismatch
 	}
-	p := g.seal.Previous
+	p := g.previous
 	if p == nil {
 		return nil
 	}
@@ -342,7 +348,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 			st.Apply(folded)
 		} else if !named {
 			f := r.finding(g)
-			f.Detail = "the fold refuses the event: " + schema.AsError(err).Message
+			f.Detail = "the fold refuses the event: " + bounded(schema.AsError(err).Message)
 			f.Kind = schema.CorruptLogLine
 			if s.above(ctx, g, r.offset, e.Seq) {
 				f.Kind = schema.TailSuspect

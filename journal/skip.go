@@ -61,12 +61,10 @@ type hole struct {
 // it must fit its claim and stand in what a later seal trusts, and the event
 // behind it, or that later seal, must name its sum. So a line that was put in
 // its place hides nothing.
-func (s *Scan) learn(g *segment) {
-	list := g.seal.Skipped
-	g.seal.Skipped = nil
+func (s *Scan) learn(g *segment, seal *schema.Seal) {
+	list := seal.Skipped
 	switch {
-	case g.seal.How != schema.HowRepair || g.sealLine == 0 || len(list) == 0,
-		g.header != nil && g.seal.Claim != g.header.Sum.String(),
+	case seal.How != schema.HowRepair || g.sealLine == 0 || len(list) == 0 || !g.sealFits,
 		g.pin == nil && g != s.open:
 		return
 	case g.pin != nil && g.pin.seq == g.sealHead.Seq:
@@ -77,7 +75,7 @@ func (s *Scan) learn(g *segment) {
 		return
 	}
 	by := &Listed{Epoch: g.epoch}
-	if e := g.seal.Evidence; e != nil {
+	if e := seal.Evidence; e != nil {
 		by.By, by.Reason = bounded(e.By), bounded(e.Reason)
 	}
 	for i := range list {
@@ -122,7 +120,7 @@ func (s *Scan) placeOf(ctx context.Context, f *schema.Finding) schema.Skipped {
 		k.Line, k.Lines, k.Offset = 1, f.Line, 0
 		k.Bytes, k.SHA256 = s.rest(ctx, g, 0, f.Offset+f.Bytes, true)
 	case schema.SealShort:
-		b := s.byEpoch[g.seal.Previous.Epoch]
+		b := s.byEpoch[g.previous.Epoch]
 		k.Epoch, k.Line, k.Offset = b.epoch, b.endLine+1, b.end
 		k.Bytes, k.SHA256 = s.rest(ctx, b, b.end, b.size, true)
 	}

@@ -8,106 +8,8 @@ import (
 	"steno/schema"
 )
 
-// A batch is what the events of one append add while they are checked, before
-// any of them is applied.
-type batch struct {
-	calls   map[string]bool
-	results map[string]*CallResult
-	ended   bool
-}
-
-// Check says whether events may follow, as if each were applied before the
-// next; it changes nothing. InvalidArgs: the data does not fit its type.
-// DuplicateCall: the call id is in use. ResultWithoutCall: a result, start or
-// decision names no call. ResultConflict: a second result that does not
-// supersede the synthetic one. SessionEnded: nothing of this type may follow
-// session_ended.
-func (s *State) Check(events []schema.Event) error {
-	var b batch
-	for i := range events {
-		if err := s.check(&events[i], &b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *State) check(e *schema.Event, b *batch) error {
-	if err := schema.CheckData(e.Type, e.Data); err != nil {
-		return err
-	}
-	var d data
-	call := false
-	switch e.Type {
-	case schema.TypeToolCall, schema.TypeApprovalRequested, schema.TypeDecision, schema.TypeToolStarted, schema.TypeToolResult:
-		call = true
-		if err := d.parse(e.Data); err != nil {
-			return err
-		}
-	}
-	if (s.Ended != nil || b.ended) && !afterEnd(e.Type, &d) {
-		return schema.Errorf(schema.SessionEnded, "session %s has ended; it takes no %s", e.Session, e.Type).With("session", e.Session)
-	}
-	if e.Type == schema.TypeSessionEnded {
-		b.ended = true
-	}
-	if !call {
-		return nil
-	}
-	id := text(d.CallID)
-	refuse := func(k schema.Kind, format string, args ...any) error {
-		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", id)
-	}
-	known := s.calls[id] != nil || b.calls[id]
-	if e.Type == schema.TypeToolCall {
-		if known {
-			return refuse(schema.DuplicateCall, "call %s is recorded already", id)
-		}
-		if seq := s.lost[id]; seq > 0 { // it may have run
-			return refuse(schema.DuplicateCall, "call %s is recorded already; its own event is missing, the first that names it has number %d", id, seq)
-		}
-		if b.calls == nil {
-			b.calls = map[string]bool{}
-		}
-		b.calls[id] = true
-		return nil
-	}
-	if !known {
-		return refuse(schema.ResultWithoutCall, "a %s names call %s, which is not recorded", e.Type, id)
-	}
-	if e.Type != schema.TypeToolResult {
-		return nil
-	}
-	before := b.results[id]
-	if c := s.calls[id]; before == nil && c != nil {
-		before = c.Result
-	}
-	over := number(d.Supersedes)
-	switch {
-	case before == nil && d.Supersedes != nil && !s.holes:
-		return refuse(schema.ResultConflict, "call %s has no result at seq %d to supersede", id, over)
-	case before == nil:
-	case d.Supersedes == nil, over != before.Seq && !(s.holes && over > before.Seq): // what is superseded may lie in a hole
-		return refuse(schema.ResultConflict, "call %s has a result, at seq %d", id, before.Seq)
-	case !before.open():
-		return refuse(schema.ResultConflict, "the result of call %s is genuine and is never superseded", id)
-	}
-	if b.results == nil {
-		b.results = map[string]*CallResult{}
-	}
-	b.results[id] = d.answer(e)
-	return nil
-}
-
-func afterEnd(typ string, d *data) bool {
-	switch typ {
-	case schema.TypeWriterOpened, schema.TypeWriterReleased, schema.TypeNote, schema.TypeDeadLetter:
-		return true
-	case schema.TypeToolResult:
-		return d.Supersedes != nil
-	}
-	return schema.IsOwn(typ)
-}
+// Check says whether events may follow, as [Checker.Check] does.
+func (s *State) Check(events []schema.Event) error { return s.rules.Check(events) }
 
 // Apply moves the state by one event that Check has accepted, or refused with
 // ResultWithoutCall behind a hole: the call is missing, and its id stays taken.
@@ -124,6 +26,9 @@ func (s *State) Apply(e *schema.Event) {
 	var d data
 	if d.parse(e.Data) != nil {
 		return // no object, so Check has refused it
+	}
+	if e.Type == schema.TypeSessionEnded || ofCall(e.Type) {
+		s.rules.apply(e, &d)
 	}
 	ref := Ref{e.Seq, e.Type, e.Sum}
 	switch e.Type {
@@ -175,9 +80,6 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 	}
 	c := s.calls[id]
 	if c == nil {
-		if s.holes && s.lost[id] == 0 {
-			s.lost[id] = e.Seq
-		}
 		return
 	}
 	switch e.Type {
@@ -207,7 +109,7 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 // Hole says that events are missing here: what has not started before may have
 // started among them.
 func (s *State) Hole() {
-	s.holes = true
+	s.rules.Hole()
 	for _, c := range s.Calls {
 		if c.State == Pending {
 			c.State = Unknown

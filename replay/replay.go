@@ -44,8 +44,7 @@ type State struct {
 
 	calls map[string]*Call
 	usage map[string]*ModelUsage
-	holes bool              // events are missing somewhere before
-	lost  map[string]uint64 // calls whose own event is missing, with the seq of the first event that names them
+	rules *Checker
 }
 
 // A Ref names one event.
@@ -153,7 +152,7 @@ type CallResult struct {
 
 // New returns the state of an empty log.
 func New() *State {
-	return &State{calls: map[string]*Call{}, usage: map[string]*ModelUsage{}, lost: map[string]uint64{}}
+	return &State{calls: map[string]*Call{}, usage: map[string]*ModelUsage{}, rules: NewChecker()}
 }
 
 // Call returns a call by its id, nil if it is not recorded.

@@ -19,6 +19,9 @@ const (
 	MaxInline = 256 << 10
 	// MaxBlob is the most bytes that a blob has.
 	MaxBlob = 1 << 30
+	// MaxPatch is the most bytes of a patch in state_changed, the one value that
+	// whoever folds a log must have in memory.
+	MaxPatch = 4 << 20
 	// MaxRef is the most bytes that stand in a line for a blob: the reference
 	// and the preview.
 	MaxRef = maxPreview + 256

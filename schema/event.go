@@ -146,7 +146,7 @@ var values = map[string][]string{
 
 // CheckData says whether data fits its type: InvalidArgs with the pointer of
 // what is missing or of the wrong kind, EphemeralNotLoggable for live-only
-// types, nil for every type that is not known. Keys that are not known are
+// types, LineTooLong for a patch above MaxPatch, nil for every type that is not known. Keys that are not known are
 // kept and ignored; that is how types grow. data must come from Compact.
 func CheckData(typ string, data []byte) error {
 	if ephemeral[typ] {
@@ -170,6 +170,11 @@ func CheckData(typ string, data []byte) error {
 		e := AsError(err)
 		e.Message = typ + ": " + e.Message
 		return e
+	}
+	for _, b := range blobs {
+		if typ == TypeStateChanged && b.Key == "patch" && b.Bytes > MaxPatch {
+			return Errorf(LineTooLong, "%s: the patch has %d bytes; the limit is %d", typ, b.Bytes, MaxPatch).With("bytes", b.Bytes).With("limit", MaxPatch)
+		}
 	}
 	isBlob := func(key string) bool {
 		return slices.ContainsFunc(blobs, func(b Blob) bool { return b.Key == key })

@@ -100,7 +100,8 @@ func judgeDemo(ctx context.Context, dir string) (demoFacts, error) {
 		return facts, err
 	}
 	defer store.Close()
-	r, st, err := readSession(ctx, store, demoSession, journal.ScanOptions{Strict: true})
+	st := replay.New()
+	r, err := readSession(ctx, store, demoSession, journal.ScanOptions{State: st, Strict: true})
 	if err == nil {
 		err = r.damage()
 	}

@@ -44,7 +44,7 @@ func (a *app) headCommand() *cobra.Command {
 					return err
 				}
 			}
-			store, err := a.store(false)
+			store, err := a.reader()
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ func (a *app) head(ctx context.Context, store journal.Store, id string, signer n
 		return err
 	}
 	var head schema.Head
-	for it, err := range journal.NewScan(store, id, journal.ScanOptions{Strict: true, State: replay.New()}).Items(ctx) {
+	for it, err := range journal.NewScan(store, id, journal.ScanOptions{Strict: true, State: replay.NewChecker()}).Items(ctx) {
 		if err != nil {
 			return err
 		}

@@ -250,7 +250,7 @@ func (a *app) force(ctx context.Context, store *journal.Files, session, reason s
 	}
 	j, err := journal.Open(ctx, store, session, journal.Options{
 		Holder:   lease.Self("steno " + executor.Version + " lease force"),
-		NewState: func() journal.State { return replay.New() },
+		NewState: func() journal.State { return replay.NewChecker() },
 		Force:    true, By: "user " + userName(), Reason: reason,
 	})
 	if err != nil {

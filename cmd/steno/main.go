@@ -225,6 +225,14 @@ func (a *app) store(create bool) (*journal.Files, error) {
 	return journal.OpenFiles(a.dir, create)
 }
 
+// reader opens the store for a command that reads logs through. What it keeps
+// of them is little; the limit makes Go collect as early as that needs, and
+// where a log needs more there is more.
+func (a *app) reader() (*journal.Files, error) {
+	debug.SetMemoryLimit(min(debug.SetMemoryLimit(-1), 32<<20))
+	return a.store(false)
+}
+
 // checkDir tells a mistyped --dir from a disk that fails.
 func (a *app) checkDir() error {
 	if fi, err := os.Stat(a.dir); err == nil && !fi.IsDir() {

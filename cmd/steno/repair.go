@@ -37,7 +37,7 @@ func (a *app) repairCommand() *cobra.Command {
 			}
 			defer store.Close()
 			return a.repair(c.Context(), store, args[0], journal.RepairOptions{
-				Holder: lease.Self("steno repair"), NewState: func() journal.State { return replay.New() },
+				Holder: lease.Self("steno repair"), NewState: func() journal.State { return replay.NewChecker() },
 				By: whoami(), Reason: reason, AcceptTail: acceptTail, DryRun: !apply,
 			})
 		},

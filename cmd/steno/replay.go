@@ -49,7 +49,8 @@ func (a *app) replayCommand() *cobra.Command {
 }
 
 func (a *app) replay(ctx context.Context, store journal.Store, id string, lenient bool) error {
-	r, st, err := readSession(ctx, store, id, journal.ScanOptions{Strict: !lenient})
+	st := replay.New()
+	r, err := readSession(ctx, store, id, journal.ScanOptions{State: st, Strict: !lenient})
 	if err != nil {
 		return err
 	}

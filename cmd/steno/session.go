@@ -23,7 +23,7 @@ func (a *app) sessionCommand() *cobra.Command {
 			"not, to its last byte, what was recorded.",
 		Example: "  steno session show demo\n  steno session show demo -o jsonl | jq .type\n  steno session show demo --blob SHA256 | less", Args: exactly("SESSION"),
 		RunE: func(c *cobra.Command, args []string) error {
-			store, err := a.store(false)
+			store, err := a.reader()
 			if err != nil {
 				return err
 			}
@@ -96,7 +96,7 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 		return err
 	}
 	r := report{Session: id}
-	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.New()})
+	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker()})
 	var line []byte
 	for it, err := range scan.Items(ctx) {
 		if err != nil {

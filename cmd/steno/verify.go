@@ -49,7 +49,7 @@ func (a *app) verifyCommand() *cobra.Command {
 		Example: "  steno verify\n  steno verify demo -o json\n" +
 			"  steno verify --note head.note --verifier example.org/steno+9b2c6a1f+AZ1sT5Vt6wsDBFKmyeIOfrUGJuw5YuqbXcMLGeQmS9iX",
 		RunE: func(c *cobra.Command, sessions []string) error {
-			store, err := a.store(false)
+			store, err := a.reader()
 			if err != nil {
 				return err
 			}
@@ -132,7 +132,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 		io.WriteString(a.out, "[")
 	}
 	for i, id := range sessions {
-		r, _, unread := readSession(ctx, store, id, journal.ScanOptions{Head: kept[id], Blobs: true})
+		r, unread := readSession(ctx, store, id, journal.ScanOptions{State: replay.NewChecker(), Head: kept[id], Blobs: true})
 		if unread != nil { // one bad session never hides another
 			b := schema.Body(unread)
 			r.Error = &b
@@ -163,18 +163,16 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 	return worst
 }
 
-// readSession reads one session to its end and folds it.
-func readSession(ctx context.Context, store journal.Store, id string, opt journal.ScanOptions) (report, *replay.State, error) {
+// readSession reads one session to its end.
+func readSession(ctx context.Context, store journal.Store, id string, opt journal.ScanOptions) (report, error) {
 	r := report{Session: id, kept: opt.Head, blobs: opt.Blobs}
 	if err := schema.CheckSession(id); err != nil {
-		return r, nil, err
+		return r, err
 	}
-	st := replay.New()
-	opt.State = st
 	scan := journal.NewScan(store, id, opt)
 	for it, err := range scan.Items(ctx) {
 		if err != nil && (scan.FirstError == nil || !opt.Strict) {
-			return r, nil, err
+			return r, err
 		}
 		if it.Finding != nil && len(r.findings) < maxKept {
 			r.findings = append(r.findings, *it.Finding)
@@ -187,7 +185,7 @@ func readSession(ctx context.Context, store journal.Store, id string, opt journa
 		r.Head = &head
 	}
 	r.OK = scan.FirstError == nil
-	return r, st, nil
+	return r, nil
 }
 
 // damage is the first finding of severity error, nil for a log in order.
@@ -208,7 +206,7 @@ func (r *report) each(ctx context.Context, store journal.Store, give func(schema
 		}
 		return nil
 	}
-	for it, err := range journal.NewScan(store, r.Session, journal.ScanOptions{State: replay.New(), Head: r.kept, Blobs: r.blobs}).Items(ctx) {
+	for it, err := range journal.NewScan(store, r.Session, journal.ScanOptions{State: replay.NewChecker(), Head: r.kept, Blobs: r.blobs}).Items(ctx) {
 		if err == nil && it.Finding != nil {
 			err = give(*it.Finding)
 		}
