@@ -18,7 +18,7 @@ import (
 const (
 	blobFolder = "blobs"
 	blobTemp   = ".blob-"    // one on its way, or what a dead writer left of it
-	blobAside  = ".damaged-" // one that did not hold what its name says
+	blobAside  = ".damaged-" // one that did not hold what its name says, or what is to take its place
 )
 
 // OpenBlob opens a blob for reading, by its file name, as OpenSegment does:
@@ -133,6 +133,9 @@ func (s *Slot) WriteBlob(name string, damaged bool, write func(io.Writer) error)
 
 func (s *Slot) writeBlob(b *os.Root, name string, damaged bool, write func(io.Writer) error) error {
 	tmp := blobTemp + ulid.Make().String()
+	if damaged { // it has this name from the exchange on, and nobody sweeps that
+		tmp = blobAside + ulid.Make().String()
+	}
 	f, err := b.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return s.blobFailed("a blob cannot be made", err)
@@ -159,11 +162,11 @@ func (s *Slot) writeBlob(b *os.Root, name string, damaged bool, write func(io.Wr
 	if err := s.dir.faults.sync(f, f.Sync); err != nil {
 		return fail("a blob cannot be synced", err)
 	}
-	if damaged && exchange(b, tmp, name) == nil {
-		if err := b.Rename(tmp, blobAside+ulid.Make().String()); err != nil {
-			return s.blobFailed("a damaged blob cannot be set aside", err)
-		}
-	} else if err := b.Rename(tmp, name); err != nil { // also where nothing can be exchanged
+	give := b.Rename
+	if damaged {
+		give = func(tmp, name string) error { return setAside(b, tmp, name, exchange) }
+	}
+	if err := give(tmp, name); err != nil {
 		return fail("a blob cannot be given its name", err)
 	}
 	if err := s.syncBlobNames(b, name); err != nil {
@@ -183,6 +186,23 @@ func (s *Slot) writeBlob(b *os.Root, name string, damaged bool, write func(io.Wr
 		return s.blobFailed("", unsafePath(s.dir.name, "a blob was replaced while it was written"))
 	}
 	return nil
+}
+
+// setAside gives a file the name of a damaged one, which stays: in one step or,
+// where nothing can be exchanged, under a second name that it has before.
+func setAside(b *os.Root, tmp, name string, exchange func(b *os.Root, tmp, name string) error) error {
+	if exchange(b, tmp, name) == nil {
+		return nil
+	}
+	aside := blobAside + ulid.Make().String()
+	if err := b.Link(name, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	err := b.Rename(tmp, name)
+	if err != nil {
+		_ = b.Remove(aside) // with two names it would be none of ours
+	}
+	return err
 }
 
 // syncBlobNames makes the names of blobs durable, and that of their folder,

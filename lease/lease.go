@@ -56,7 +56,8 @@
 // Two overlay mounts over one lower folder are two stores: their files, and so
 // their locks, are not the same, and nothing here can notice it. Keep a store on
 // one mount that all who share it see. NFS, SMB, 9p and other file systems of
-// the network, and every FUSE, are refused (LeaseStoreUnsupported).
+// the network, those of clusters, and every FUSE, are refused
+// (LeaseStoreUnsupported).
 package lease
 
 import (
@@ -101,6 +102,17 @@ func (f *Faults) drop(file *os.File) error {
 		return f.Drop(file)
 	}
 	return dropPages(file)
+}
+
+// Supported is LeaseStoreUnsupported where a folder is on a file system on
+// which locks and names prove nothing: better asked before anything is made.
+func Supported(folder *os.Root) error {
+	f, err := folder.Open(".")
+	if err != nil {
+		return schema.Errorf(schema.LeaseStoreUnsupported, "the file system cannot be identified").Cause(err)
+	}
+	defer f.Close()
+	return supported(f)
 }
 
 // Written writes all of b, or says why not.
@@ -345,13 +357,13 @@ func (d *Dir) evidence(epoch uint64) (Evidence, error) {
 }
 
 func readFailed(session string, err error) error {
-	return schema.Errorf(schema.LogReadFailed, "session %s cannot be read: %s", session, cause(err)).
+	return schema.Errorf(schema.LogReadFailed, "session %s cannot be read: %s", session, Cause(err)).
 		With("session", session).Cause(err)
 }
 
 func writeFailed(session, what string, err error) error {
-	return schema.Errorf(schema.LogWriteFailed, "session %s cannot be written: %s: %s", session, what, cause(err)).
-		With("session", session).With("cause", cause(err)).Cause(err)
+	return schema.Errorf(schema.LogWriteFailed, "session %s cannot be written: %s: %s", session, what, Cause(err)).
+		With("session", session).With("cause", Cause(err)).Cause(err)
 }
 
 // unsafePath does not tell where a link leads: that may be the secret.
@@ -359,8 +371,8 @@ func unsafePath(session, why string) *schema.Error {
 	return schema.Errorf(schema.UnsafeStatePath, "session %s: %s", session, why).With("session", session)
 }
 
-// cause is the plain reason of a file error, without the path in it.
-func cause(err error) string {
+// Cause is the plain reason of a file error, without the path in it.
+func Cause(err error) string {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err.Error()
 	}

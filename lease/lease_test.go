@@ -150,7 +150,7 @@ func TestAClaimThatCannotBeReadIsAmbiguous(t *testing.T) {
 func TestARefusalSaysWhoHoldsTheSession(t *testing.T) {
 	holder := schema.Holder{ID: "01J", Host: "h", PID: 7, Program: "p"}
 	for state, kind := range map[lease.State]schema.Kind{
-		lease.Active: schema.SessionWriterActive, lease.Ambiguous: schema.SessionWriterAmbiguous, lease.Lost: schema.SessionWriterLost,
+		lease.Active: schema.SessionWriterActive, lease.Ambiguous: schema.SessionWriterAmbiguous,
 	} {
 		err := lease.Status{State: state, Evidence: lease.Evidence{Epoch: 3, Holder: &holder}}.Err("s1")
 		want(t, err, kind)

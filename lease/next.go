@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"syscall"
 
@@ -28,10 +29,19 @@ func (s *Slot) Next(header []byte, room int64) (*Slot, *Dir, error) {
 		return nil, nil, err
 	}
 	next, err := d.claim(s.epoch+1, header, room)
+	for try := 0; try < 10 && errors.Is(err, schema.AlreadyExists); try++ {
+		// The Sweep of a former holder may find a claim in the instant before it is
+		// locked. Nobody has the slot then.
+		if _, e := d.root.Lstat(s.after); !errors.Is(e, fs.ErrNotExist) {
+			break
+		}
+		next, err = d.claim(s.epoch+1, header, room)
+	}
 	if err != nil {
 		d.Close()
 		return nil, nil, err
 	}
+	next.doubtful = s.doubtful
 	return next, d, nil
 }
 

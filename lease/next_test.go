@@ -72,6 +72,34 @@ func TestNextGoesWhereTheFolderIsOrNowhere(t *testing.T) {
 	}
 }
 
+// The Sweep of a former holder may take a claim away in the instant before it
+// is locked. Nobody else has the slot, and the roll goes on.
+func TestARollWhoseClaimIsSweptAwayTriesAgain(t *testing.T) {
+	var path string
+	swept := 3
+	d, path := folder(t, &lease.Faults{Write: func(f *os.File, b []byte) (int, error) {
+		names, err := filepath.Glob(filepath.Join(path, ".claim-*"))
+		must(t, err)
+		for _, n := range names {
+			if swept++; swept <= 3 {
+				must(t, os.Remove(n))
+			}
+		}
+		return f.Write(b)
+	}})
+	s := claim(t, d, 1)
+	must(t, s.Append([]byte("seal\n")))
+	swept = 0
+	next, folder, err := s.Next([]byte("claim\n"), 0)
+	must(t, err)
+	defer folder.Close()
+	defer next.Close()
+	must(t, next.Append([]byte("seal\n")))
+	if swept != 4 {
+		t.Errorf("it was tried %d times", swept)
+	}
+}
+
 func TestAFullDiskIsKnownByItsErrors(t *testing.T) {
 	for err, want := range map[error]bool{syscall.ENOSPC: true, syscall.EDQUOT: true, syscall.EIO: false, nil: false} {
 		if got := lease.IsFull(schema.Errorf(schema.LogWriteFailed, "no").Cause(err)); got != want {

@@ -111,7 +111,7 @@ func (d *Dir) Settle(epoch uint64) (size int64, err error) {
 		return 0, readFailed(d.name, err)
 	}
 	if err := d.faults.sync(f, f.Sync); err != nil {
-		return 0, schema.Errorf(schema.SyncFailed, "segment %06d of session %s cannot be synced: %s", epoch, d.name, cause(err)).
+		return 0, schema.Errorf(schema.SyncFailed, "segment %06d of session %s cannot be synced: %s", epoch, d.name, Cause(err)).
 			With("session", d.name).With("segment", epoch).Cause(err)
 	}
 	if err := d.faults.drop(f); err != nil {
@@ -200,7 +200,7 @@ func (s *Slot) sync(f *os.File, real func() error) error {
 }
 
 func (s *Slot) syncFailed(err error) error {
-	return schema.Errorf(schema.SyncFailed, "session %s: a sync failed: %s", s.dir.name, cause(err)).
+	return schema.Errorf(schema.SyncFailed, "session %s: a sync failed: %s", s.dir.name, Cause(err)).
 		With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown").Cause(err)
 }
 
@@ -234,7 +234,7 @@ func (s *Slot) Check() error {
 func (s *Slot) check() error {
 	if _, err := s.dir.root.Lstat(s.after); !errors.Is(err, fs.ErrNotExist) {
 		if err != nil {
-			return s.lost("the successor's slot cannot be looked at: " + cause(err))
+			return s.lost("the successor's slot cannot be looked at: " + Cause(err))
 		}
 		return s.lost(fmt.Sprintf("epoch %d has been claimed by another writer", s.epoch+1))
 	}

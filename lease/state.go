@@ -205,8 +205,6 @@ func (s Status) Err(session string) error {
 		e = schema.Errorf(schema.SessionWriterActive, "another process holds session %s", session)
 	case s.State == Ambiguous:
 		e = schema.Errorf(schema.SessionWriterAmbiguous, "nobody can tell whether session %s has a living writer", session)
-	case s.State == Lost:
-		e = schema.Errorf(schema.SessionWriterLost, "this process no longer holds session %s", session)
 	default:
 		return nil
 	}

@@ -72,10 +72,13 @@ func reserve(f *os.File, from, room int64) error {
 }
 
 // remote file systems: the proof needs one kernel's name table and page cache
-// (magic numbers from statfs(2)).
+// (magic numbers from statfs(2), linux/magic.h and, where they are in neither,
+// stat.c of GNU coreutils).
 var remote = map[int64]string{
 	0x6969: "NFS", 0x517B: "SMB", 0xFF534D42: "CIFS", 0xFE534D42: "SMB2",
-	0x01021997: "9p", 0x65735546: "FUSE", 0x00C36400: "Ceph", 0x5346414F: "AFS", 0x19830326: "FhGFS",
+	0x01021997: "9p", 0x65735546: "FUSE", 0x00C36400: "Ceph", 0x5346414F: "AFS", 0x6B414653: "AFS", 0x19830326: "FhGFS",
+	0x0BD00BD0: "Lustre", 0x47504653: "GPFS", 0x01161970: "GFS2", 0x7461636F: "OCFS2", 0x73757245: "Coda",
+	0x20030528: "OrangeFS", 0x786F4256: "vboxsf", 0xBACBACBC: "vmhgfs",
 }
 
 func supported(dir *os.File) error {

@@ -45,3 +45,26 @@ func TestAProcessBeatsWhileItSweeps(t *testing.T) {
 	answer()
 	lane.Leave()
 }
+
+// The room for what follows a claim is set aside with it, where that can be.
+func TestARollHasItsRoom(t *testing.T) {
+	const room = 1 << 20
+	d, path := folder(t, nil)
+	f, err := os.Create(filepath.Join(filepath.Dir(path), "try"))
+	must(t, err)
+	defer f.Close()
+	if err := syscall.Fallocate(int(f.Fd()), 1, 0, room); err != nil { // FALLOC_FL_KEEP_SIZE
+		t.Skip("no room can be set aside here: ", err)
+	}
+	s := claim(t, d, 1)
+	must(t, s.Append([]byte("seal\n")))
+	next, folder, err := s.Next([]byte("claim\n"), room)
+	must(t, err)
+	defer folder.Close()
+	defer next.Close()
+	fi, err := os.Stat(filepath.Join(path, "000002.jsonl"))
+	must(t, err)
+	if has := fi.Sys().(*syscall.Stat_t).Blocks * 512; has < room || fi.Size() != 6 {
+		t.Errorf("a claim of %d bytes has %d bytes on the disk, want %d", fi.Size(), has, room)
+	}
+}
