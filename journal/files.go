@@ -114,6 +114,9 @@ func (f *Files) open(create bool) (err error) {
 		return err // before anything is made in it
 	}
 	if create {
+		if err := lease.Supported(f.root); err != nil {
+			return err
+		}
 		if err := f.prepare(); err != nil {
 			return err
 		}
@@ -127,6 +130,11 @@ func (f *Files) open(create bool) (err error) {
 	if err := ours(f.sessions); err != nil {
 		return err
 	}
+	if create {
+		if err := lease.Supported(f.sessions); err != nil {
+			return err
+		}
+	}
 	if f.place, err = f.sessions.Stat("."); err != nil {
 		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
 	}
@@ -139,6 +147,9 @@ func (f *Files) open(create bool) (err error) {
 		return schema.Errorf(schema.InvalidConfig, "the file that holds the store's id holds something else")
 	}
 	f.id = id.String()
+	if create {
+		f.sweep()
+	}
 	_, err = f.root.Lstat("SESSIONS")
 	f.caseBlind = err == nil
 	return nil
@@ -318,6 +329,9 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 	if err := f.there(); err != nil {
 		return nil, err
 	}
+	if err := lease.Supported(f.sessions); err != nil {
+		return nil, schema.AsError(err).With("session", session)
+	}
 	if epoch == 1 {
 		if err := f.makeSession(session); err != nil {
 			return nil, err
@@ -371,60 +385,4 @@ func (f *Files) sameCase(session string) error {
 	}
 	return schema.Errorf(schema.AlreadyExists, "session %s differs only in case from one that is here, and this file system cannot tell them apart", session).
 		With("session", session)
-}
-
-type fileWriter struct {
-	dir   *lease.Dir
-	slot  *lease.Slot
-	lane  *lease.Lane
-	swept bool
-
-	holders *lease.Holders
-	holder  schema.Holder
-}
-
-func (w *fileWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
-	return w.slot.Settle(epoch)
-}
-
-func (w *fileWriter) Append(_ context.Context, lines []byte) (Outcome, error) {
-	if err := w.slot.Append(lines); err != nil {
-		if schema.AsError(err).Details["outcome"] == NotStored.String() {
-			return NotStored, err
-		}
-		return Unknown, err
-	}
-	if !w.swept { // the seal is durable: what dead claimants left can go
-		w.slot.Sweep()
-		w.swept = true
-	}
-	return Stored, nil
-}
-
-func (w *fileWriter) Next(_ context.Context, header []byte, room int64) (Writer, error) {
-	lane := w.holders.Join(w.holder)
-	slot, dir, err := w.slot.Next(header, room)
-	if err != nil {
-		lane.Leave()
-		return nil, err
-	}
-	slot.BeatIn(lane)
-	return &fileWriter{dir: dir, slot: slot, lane: lane, holders: w.holders, holder: w.holder}, nil
-}
-
-func (w *fileWriter) Release() error {
-	err := errors.Join(w.slot.Close(), w.dir.Close())
-	w.lane.Leave() // last: while it holds the lock it beats
-	return err
-}
-
-// plain is the reason of a file error without the path in it.
-func plain(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err.Error()
-	}
-	if e, ok := errors.AsType[*os.LinkError](err); ok {
-		return e.Err.Error()
-	}
-	return err.Error()
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -53,25 +54,78 @@ type deviceOp struct {
 func MountDevice(t testing.TB, img []byte, busy func() bool) *Device {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk")
-	fd, err := syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
-	if err == nil {
-		err = os.WriteFile(path, nil, 0o600)
-	}
-	if err == nil {
-		err = syscall.Mount("steno-test", path, "fuse", syscall.MS_NOSUID|syscall.MS_NODEV,
-			fmt.Sprintf("fd=%d,rootmode=100600,user_id=%d,group_id=%d", fd, os.Getuid(), os.Getgid()))
-	}
-	if err != nil {
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := &Device{Path: path, fd: fd, done: make(chan struct{}), img: img, base: slices.Clone(img), busy: busy}
-	go d.serve()
+	d := &Device{Path: path, fd: mountFUSE(t, path, "100600"), done: make(chan struct{}), img: img, base: slices.Clone(img), busy: busy}
+	go func() {
+		defer close(d.done)
+		serve(d.fd, d.answer)
+	}()
 	t.Cleanup(func() { // after a test that failed on its way
 		if d.fd >= 0 {
 			_ = syscall.Unmount(path, syscall.MNT_DETACH)
 		}
 	})
 	return d
+}
+
+func mountFUSE(t testing.TB, path, mode string) (fd int) {
+	t.Helper()
+	fd, err := syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err == nil {
+		err = syscall.Mount("steno-test", path, "fuse", syscall.MS_NOSUID|syscall.MS_NODEV,
+			fmt.Sprintf("fd=%d,rootmode=%s,user_id=%d,group_id=%d", fd, mode, os.Getuid(), os.Getgid()))
+	}
+	if err == syscall.EPERM {
+		t.Skip("a container without the right to mount")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// MountEmpty mounts an empty file system of FUSE on a folder, until the test
+// ends. It says how often something was to be made there, which fails.
+func MountEmpty(t testing.TB, dir string) (asked func() int64) {
+	t.Helper()
+	var made atomic.Int64
+	fd, done := mountFUSE(t, dir, "40700"), make(chan struct{})
+	go func() {
+		defer close(done)
+		serve(fd, func(opcode uint32, in []byte) ([]byte, syscall.Errno) {
+			switch opcode {
+			case 26: // INIT
+				return fuseInit(in), 0
+			case 3: // GETATTR
+				return fuseAttr(0, syscall.S_IFDIR|0o700), 0
+			case 17: // STATFS
+				return make([]byte, 80), 0
+			case 27: // OPENDIR
+				return make([]byte, 16), 0
+			case 28, 29, 34: // READDIR, RELEASEDIR, ACCESS
+				return nil, 0
+			case 1: // LOOKUP
+				return nil, syscall.ENOENT
+			case 2, 36, 42: // FORGET, INTERRUPT, BATCH_FORGET
+				return nil, noReply
+			case 6, 8, 9, 13, 35: // SYMLINK, MKNOD, MKDIR, LINK, CREATE
+				made.Add(1)
+				return nil, syscall.EROFS
+			}
+			return nil, syscall.ENOSYS
+		})
+	}()
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+			return
+		}
+		<-done
+		syscall.Close(fd)
+	})
+	return made.Load
 }
 
 // Unmount ends it; nothing may be mounted on it any more.
@@ -101,11 +155,10 @@ func (d *Device) Position() int64 {
 
 const deviceWrite = 1 << 20 // the most that one request writes
 
-func (d *Device) serve() {
-	defer close(d.done)
+func serve(fd int, answer func(opcode uint32, in []byte) ([]byte, syscall.Errno)) {
 	buf := make([]byte, deviceWrite+8192)
 	for {
-		n, err := syscall.Read(d.fd, buf)
+		n, err := syscall.Read(fd, buf)
 		if err == syscall.EINTR || err == syscall.ENOENT || err == syscall.EAGAIN {
 			continue
 		}
@@ -113,7 +166,7 @@ func (d *Device) serve() {
 			return // unmounted
 		}
 		in := buf[:n]
-		reply, errno := d.answer(binary.LittleEndian.Uint32(in[4:]), in[40:])
+		reply, errno := answer(binary.LittleEndian.Uint32(in[4:]), in[40:])
 		if errno == noReply {
 			continue
 		}
@@ -121,7 +174,7 @@ func (d *Device) serve() {
 		binary.LittleEndian.PutUint32(out, uint32(16+len(reply)))
 		binary.LittleEndian.PutUint32(out[4:], uint32(-int32(errno)))
 		copy(out[8:16], in[8:16])
-		_, _ = syscall.Write(d.fd, append(out, reply...)) // who asked may be gone
+		_, _ = syscall.Write(fd, append(out, reply...)) // who asked may be gone
 	}
 }
 
@@ -131,25 +184,9 @@ func (d *Device) answer(opcode uint32, in []byte) ([]byte, syscall.Errno) {
 	le := binary.LittleEndian
 	switch opcode {
 	case 26: // INIT
-		out := make([]byte, 64)
-		le.PutUint32(out, 7)
-		le.PutUint32(out[4:], 31)
-		copy(out[8:12], in[8:12])          // read ahead
-		le.PutUint32(out[12:], 1<<5|1<<22) // large writes, max_pages
-		le.PutUint32(out[20:], deviceWrite)
-		le.PutUint32(out[24:], 1)
-		le.PutUint16(out[28:], deviceWrite/4096)
-		return out, 0
+		return fuseInit(in), 0
 	case 3, 4: // GETATTR, SETATTR
-		out := make([]byte, 104)
-		le.PutUint64(out, 3600)
-		le.PutUint64(out[16:], 1)
-		le.PutUint64(out[24:], uint64(len(d.img)))
-		le.PutUint64(out[32:], uint64(len(d.img)/512))
-		le.PutUint32(out[76:], syscall.S_IFREG|0o600)
-		le.PutUint32(out[80:], 1)
-		le.PutUint32(out[96:], 4096)
-		return out, 0
+		return fuseAttr(len(d.img), syscall.S_IFREG|0o600), 0
 	case 14: // OPEN
 		return make([]byte, 16), 0
 	case 15: // READ
@@ -185,6 +222,30 @@ func (d *Device) answer(opcode uint32, in []byte) ([]byte, syscall.Errno) {
 		return nil, noReply
 	}
 	return nil, syscall.ENOSYS
+}
+
+func fuseInit(in []byte) []byte {
+	le, out := binary.LittleEndian, make([]byte, 64)
+	le.PutUint32(out, 7)
+	le.PutUint32(out[4:], 31)
+	copy(out[8:12], in[8:12])          // read ahead
+	le.PutUint32(out[12:], 1<<5|1<<22) // large writes, max_pages
+	le.PutUint32(out[20:], deviceWrite)
+	le.PutUint32(out[24:], 1)
+	le.PutUint16(out[28:], deviceWrite/4096)
+	return out
+}
+
+func fuseAttr(size int, mode uint32) []byte {
+	le, out := binary.LittleEndian, make([]byte, 104)
+	le.PutUint64(out, 3600)
+	le.PutUint64(out[16:], 1)
+	le.PutUint64(out[24:], uint64(size))
+	le.PutUint64(out[32:], uint64(size/512))
+	le.PutUint32(out[76:], mode)
+	le.PutUint32(out[80:], 1)
+	le.PutUint32(out[96:], 4096)
+	return out
 }
 
 // Cuts yields disks as power cuts at these positions, of which each is above 0,

@@ -1,0 +1,58 @@
+package journal
+
+import (
+	"context"
+	"errors"
+
+	"steno/lease"
+	"steno/schema"
+)
+
+// A fileWriter extends a segment of [Files].
+type fileWriter struct {
+	dir   *lease.Dir
+	slot  *lease.Slot
+	lane  *lease.Lane
+	swept bool
+
+	holders *lease.Holders
+	holder  schema.Holder
+}
+
+func (w *fileWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
+	return w.slot.Settle(epoch)
+}
+
+func (w *fileWriter) Append(_ context.Context, lines []byte) (Outcome, error) {
+	if err := w.slot.Append(lines); err != nil {
+		if schema.AsError(err).Details["outcome"] == NotStored.String() {
+			return NotStored, err
+		}
+		return Unknown, err
+	}
+	if !w.swept { // the seal is durable: what dead claimants left can go
+		w.slot.Sweep()
+		w.swept = true
+	}
+	return Stored, nil
+}
+
+func (w *fileWriter) Next(_ context.Context, header []byte, room int64) (Writer, error) {
+	lane := w.holders.Join(w.holder)
+	slot, dir, err := w.slot.Next(header, room)
+	if err != nil {
+		lane.Leave()
+		return nil, err
+	}
+	slot.BeatIn(lane)
+	return &fileWriter{dir: dir, slot: slot, lane: lane, holders: w.holders, holder: w.holder}, nil
+}
+
+func (w *fileWriter) Release() error {
+	err := errors.Join(w.slot.Close(), w.dir.Close())
+	w.lane.Leave() // last: while it holds the lock it beats
+	return err
+}
+
+// plain is the reason of a file error without the path in it.
+func plain(err error) string { return lease.Cause(err) }
