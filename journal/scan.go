@@ -102,6 +102,7 @@ type Scan struct {
 	run       *skip             // a place of many lines that was compared
 	blobAt    string            // the blob that a finding is about
 	compared  bool              // with the head that was kept elsewhere
+	ahead     int64             // bytes read to see whether lines stand in the wrong place
 	damaged   bool              // any hole so far
 	waiting   []waiting
 	seen      map[blobKey]error // what is wrong with a blob, nil for nothing
@@ -136,9 +137,11 @@ type segment struct {
 	endSeq     uint64           // last number and sum, once it has been read
 	endSum     schema.Sum       //
 	endBad     bool             // damage stood behind them
-	end        int64            // behind the last line that was judged
-	endLine    int              // its number
-	reread     int64            // bytes that were read again for the lists of repairs
+	bounded    bool             // a seal above cannot be read: numbers over most do not count
+	most       uint64
+	end        int64 // behind the last line that was judged
+	endLine    int   // its number
+	reread     int64 // bytes that were read again for the lists of repairs
 }
 
 type pin struct {
@@ -245,10 +248,16 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		s.byEpoch[g.Epoch] = seg
 	}
 	s.Epochs = 0
+	bounded, most := false, uint64(0)
 	for _, g := range slices.Backward(s.segments) {
 		seal, err := s.surveySegment(ctx, g)
 		if err != nil {
 			return false, err
+		}
+		own := g.most
+		g.bounded, g.most = bounded, most
+		if g.sealed && g.sealLine == 0 && (!bounded || own < most) {
+			bounded, most = true, own
 		}
 		// A later seal pins it, so it was sealed, whatever it looks like now.
 		g.sealed = g.sealed || g.pin != nil
@@ -294,6 +303,10 @@ func newest(list []lease.Segment) uint64 {
 	return list[len(list)-1].Epoch
 }
 
+// sealWithin bounds how far the seal of a segment that does not begin with it
+// is looked for.
+const sealWithin = 1 << 10
+
 // surveySegment reads the head of a segment: its claim and its seal, which a
 // scan does not keep, since both may be as long as a line. Nobody writes into a
 // segment before its seal, so a sound line of its own epoch shows that it was
@@ -307,6 +320,7 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal,
 	r.quick = true
 	g.headerErr = schema.ClaimCorrupt // of an empty file
 	var e schema.Event
+	var second uint64
 	for r.next() {
 		if r.number == 1 {
 			var c schema.Claim
@@ -319,9 +333,22 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal,
 			continue
 		}
 		if !r.whole || r.long || e.Decode(r.line) != nil || e.Session != s.session || e.Epoch != g.epoch {
+			if r.number == 2 {
+				second = s.numberOf(g, r.line)
+			}
 			continue
 		}
-		if g.sealed { // the line behind a repair's seal
+		if g.sealLine == 0 && e.Type != schema.TypeWriterOpened {
+			// The seal is lost, or a line was put before it.
+			if !g.sealed {
+				g.sealed, g.most = true, below(second, r.number, e.Seq)
+			}
+			if r.number > sealWithin {
+				break
+			}
+			continue
+		}
+		if g.sealLine > 0 { // the line behind a repair's seal
 			g.followed, g.followedBy = e.Seq == g.sealHead.Seq+1, e.Prev
 			break
 		}
@@ -329,6 +356,8 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal,
 		if e.Type == schema.TypeWriterOpened && schema.Unmarshal(e.Data, &seal) == nil {
 			g.sealLine, g.sealHead, g.sealEnd = r.number, e.Head(), r.next0
 			g.sealFits = g.headerErr != nil || seal.Claim == g.claim
+		} else if g.sealLine == 0 {
+			g.most = max(1, e.Seq) - 1
 		}
 		g.previous = seal.Previous
 		if seal.How != schema.HowRepair {

@@ -120,11 +120,8 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		}
 		s.excused = before == nil || before.size < before.pin.len
 	}
-	size := g.size
-	if g.pin != nil {
-		size = min(size, g.pin.len)
-	}
-	r, err := s.lines(ctx, g.epoch, 0, size)
+	s.stretch(ctx, g)
+	r, err := s.lines(ctx, g.epoch, 0, g.counts())
 	if err != nil {
 		s.fail(err)
 		return
@@ -248,6 +245,9 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 		why = schema.EpochFell
 	case e.Epoch > g.epoch:
 		why = schema.BadEnvelope // nobody writes the number of a later epoch
+	case g.pin == nil && g.bounded && e.Seq > g.most, g.pin != nil && e.Seq > g.pin.seq && s.last+s.bad >= g.pin.seq:
+		s.found(ctx, r.finding(g), schema.Surplus, false)
+		return true
 	case e.Seq <= s.last:
 		why, number = schema.SeqDuplicate, e.Seq
 	}
@@ -257,6 +257,16 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 		return true
 	}
 	missing := e.Seq - number
+	if missing > s.bad && !s.excused && s.misplaced(ctx, g, r, e) {
+		f := r.finding(g)
+		f.Detail = "the line stands before lines that it should follow"
+		if s.above(ctx, g, r.offset, number) {
+			f.Kind = schema.TailSuspect
+		}
+		s.found(ctx, f, schema.SeqDuplicate, false)
+		s.aside++
+		return true
+	}
 	named := false
 	if r.number == g.sealLine {
 		if why := s.atSeal(g); why != nil {
