@@ -31,7 +31,7 @@ func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer,
 	}
 	leave, err := enter(x.calls)
 	if err != nil {
-		return Answer{}, schema.AsError(err).With("session", session)
+		return x.recall(ctx, session, &req)
 	}
 	defer leave()
 	s, err := x.hold(ctx, session, nil)
@@ -40,6 +40,18 @@ func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer,
 	}
 	defer s.leave()
 	return s.do(ctx, req)
+}
+
+// recall gives the recorded result of a call that there is no room for, if this
+// process holds the session; Backpressure if it has none.
+func (x *Executor) recall(ctx context.Context, session string, req *Request) (Answer, error) {
+	if s, err := x.held(ctx, session); err == nil {
+		defer s.leave()
+		if a, there, err := s.recall(req); there || err != nil {
+			return a, err
+		}
+	}
+	return Answer{}, noRoom(x.calls).With("session", session)
 }
 
 // compact is the door for a request that comes as a Go value.
@@ -59,16 +71,16 @@ func (r *Request) compact() error {
 
 // do joins the flight of a call, or starts it.
 func (s *session) do(ctx context.Context, req Request) (Answer, error) {
+	if a, there, err := s.recall(&req); there || err != nil {
+		return a, err // whatever else becomes of the session
+	}
 	select {
 	case <-s.settled: // what an earlier process left open comes first
 	case <-ctx.Done():
 		return Answer{}, s.x.ended(ctx, s.id)
 	}
-	if known, err := s.known(&req); err != nil || known != nil && known.Result != nil {
-		if err != nil {
-			return Answer{}, err
-		}
-		return s.recorded(known) // whatever else becomes of the session
+	if a, there, err := s.recall(&req); there || err != nil {
+		return a, err // it was one of those
 	}
 	s.x.inspect(&req, nil) // before anybody else can see it
 	f, err := s.fly(req, func(f *flight) (Answer, error) { return s.run(f) })
@@ -130,6 +142,16 @@ func (s *session) known(req *Request) (c *replay.Call, err error) {
 		c = &copied
 	})
 	return c, err
+}
+
+// recall answers with the result that is recorded, if one is.
+func (s *session) recall(req *Request) (a Answer, there bool, err error) {
+	known, err := s.known(req)
+	if err != nil || known == nil || known.Result == nil {
+		return Answer{}, false, err
+	}
+	a, err = s.recorded(known)
+	return a, true, err
 }
 
 // recorded answers with the result in the log; the tool is not touched.

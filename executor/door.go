@@ -43,14 +43,28 @@ type verb struct {
 	run func(x *Executor, ctx context.Context, session string, payload []byte, here bool) (reply, error)
 	// passed verbs write, so they go to the holder.
 	passed bool
+	// room holds a slot for each request that is at work.
+	room func(x *Executor) chan struct{}
 }
 
-var getVerb = verb{"get", (*Executor).runGet, false}
-var callVerb = verb{"call", (*Executor).runCall, true}
-var appendVerb = verb{"append", (*Executor).runAppend, true}
-var deadVerb = verb{"append", (*Executor).runDead, true}
-var releaseVerb = verb{"release", (*Executor).runRelease, true}
-var endVerb = verb{"end", (*Executor).runEnd, true}
+var (
+	getVerb  = verb{"get", (*Executor).runGet, false, ofLooks}
+	callVerb = verb{"call", (*Executor).runCall, true, ofCalls}
+	// recalledVerb is for calls that have no room.
+	recalledVerb = verb{"call", (*Executor).runRecalled, false, ofLooks}
+	openVerb     = verb{"open", (*Executor).runOpen, false, ofWrites}
+	appendVerb   = verb{"append", (*Executor).runAppend, true, ofWrites}
+	deadVerb     = verb{"append", (*Executor).runDead, true, ofWrites}
+	endVerb      = verb{"end", (*Executor).runEnd, true, ofWrites}
+	listVerb     = verb{"list", (*Executor).runList, false, ofLooks}
+	leasesVerb   = verb{"list", (*Executor).runLeaseList, false, ofLooks}
+	leaseVerb    = verb{"get", (*Executor).runLeaseGet, false, ofLooks}
+	releaseVerb  = verb{"release", (*Executor).runRelease, true, ofLooks} // it waits for nothing
+)
+
+func ofCalls(x *Executor) chan struct{}  { return x.calls }
+func ofWrites(x *Executor) chan struct{} { return x.writes }
+func ofLooks(x *Executor) chan struct{}  { return x.looks }
 
 // firstEndpoint is the one that is registered first.
 const firstEndpoint = "call"
@@ -79,13 +93,13 @@ func (x *Executor) serve() error {
 	to := x.to()
 	alone := micro.WithEndpointQueueGroupDisabled()
 	add(firstEndpoint, p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
-	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(verb{"open", (*Executor).runOpen, false}, false))
+	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(openVerb, false))
 	add("session-get", p+"session.get", sessionSchema, getSchema, x.handle(getVerb, false))
-	add("session-list", p+"session.list", listSchema, listAnswerSchema, x.handle(verb{"list", (*Executor).runList, false}, false))
+	add("session-list", p+"session.list", listSchema, listAnswerSchema, x.handle(listVerb, false))
 	add("session-append", p+"session.append", appendSchema, appendAnswerSchema, x.handle(appendVerb, false))
 	add("session-end", p+"session.end", endSchema, endAnswerSchema, x.handle(endVerb, false))
-	add("lease-list", p+"lease.list", listSchema, leasesAnswerSchema, x.handle(verb{"list", (*Executor).runLeaseList, false}, false))
-	add("lease-get", p+"lease.get", sessionSchema, leaseAnswerSchema, x.handle(verb{"get", (*Executor).runLeaseGet, false}, false))
+	add("lease-list", p+"lease.list", listSchema, leasesAnswerSchema, x.handle(leasesVerb, false))
+	add("lease-get", p+"lease.get", sessionSchema, leaseAnswerSchema, x.handle(leaseVerb, false))
 	add("to-call", to+"call.*", callSchema, resultSchema, x.handle(callVerb, true), alone)
 	add("to-get", to+"get.*", sessionSchema, getSchema, x.handle(getVerb, true), alone)
 	add("to-append", to+"append.*", appendSchema, appendAnswerSchema, x.handle(appendVerb, true), alone)
@@ -107,11 +121,12 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 		if _, busy := x.replies.LoadOrStore(same, struct{}{}); busy && r.Reply() != "" {
 			return
 		}
-		slots := x.verbs
-		if v.name == callVerb.name {
-			slots = x.calls
+		v := v
+		leave, err := enter(v.room(x))
+		if err != nil && v.name == callVerb.name {
+			v = recalledVerb
+			leave, err = enter(v.room(x))
 		}
-		leave, err := enter(slots)
 		if err == nil && !x.begin(nil) {
 			leave()
 			err = goingAway("")
@@ -332,6 +347,23 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 	}
 	defer s.leave()
 	a, err := s.do(ctx, req)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{a.Data, x.headers(session, a.Head, HeaderCall, a.CallID)}, nil
+}
+
+// runRecalled answers a call that there is no room for, if its result is
+// recorded and this process holds its session.
+func (x *Executor) runRecalled(ctx context.Context, session string, payload []byte, _ bool) (reply, error) {
+	if err := schema.CheckSession(session); err != nil {
+		return reply{}, err
+	}
+	req, err := parseRequest(payload)
+	if err != nil {
+		return reply{}, err
+	}
+	a, err := x.recall(ctx, session, &req)
 	if err != nil {
 		return reply{}, err
 	}

@@ -71,7 +71,8 @@ type Executor struct {
 	stop     context.CancelFunc
 	service  micro.Service
 	calls    chan struct{} // a slot for each call that runs or waits, here or at its holder
-	verbs    chan struct{} // a slot for each request of another kind
+	writes   chan struct{} // a slot for each request of another kind that may wait for the disk
+	looks    chan struct{} // a slot for each other request
 	work     sync.WaitGroup
 	replies  sync.Map // requests that are being handled
 	// Set by New and by tests only.
@@ -118,7 +119,7 @@ func New(cfg Config) (*Executor, error) {
 		cfg.Sessions = 1000
 	}
 	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls),
-		verbs: make(chan struct{}, maxVerbs), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{}}
+		writes: make(chan struct{}, maxRequests), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{}}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
@@ -339,9 +340,10 @@ func (x *Executor) retire(s *session, reason string) error {
 	return s.gave
 }
 
-// maxVerbs bounds the requests in this process that are no calls. They have
-// their own room, so that calls which take long do not keep them out.
-const maxVerbs = 1024
+// maxRequests bounds the requests in this process that are no calls: those that
+// write, and those that do not. Each has its own room, so that what takes long,
+// or waits for room on the disk, does not keep others out.
+const maxRequests = 1024
 
 // enter takes one of these slots; leave gives it back.
 func enter(slots chan struct{}) (leave func(), err error) {
@@ -349,8 +351,12 @@ func enter(slots chan struct{}) (leave func(), err error) {
 	case slots <- struct{}{}:
 		return func() { <-slots }, nil
 	default:
-		return nil, schema.Errorf(schema.Backpressure, "%d requests run or wait in this executor", cap(slots))
+		return nil, noRoom(slots)
 	}
+}
+
+func noRoom(slots chan struct{}) *schema.Error {
+	return schema.Errorf(schema.Backpressure, "%d requests run or wait in this executor", cap(slots))
 }
 
 // begin counts a piece of work that Drain waits for, and that uses a session

@@ -113,11 +113,16 @@ func (q *queueDoor) fetch() {
 		}
 		msg, err := q.consumer.Next(jetstream.FetchMaxWait(fetchWait))
 		if err == nil && q.x.begin(nil) {
+			entered := make(chan struct{})
 			go func() {
 				defer q.x.work.Done()
 				defer func() { <-free }()
-				q.deliver(msg)
+				q.deliver(msg, entered)
 			}()
+			select { // the next is not fetched before this one has its room
+			case <-entered:
+			case <-stop:
+			}
 			continue
 		}
 		<-free
@@ -137,9 +142,10 @@ func (q *queueDoor) fetch() {
 }
 
 // deliver does the call of a delivery and tells the broker what became of it.
-func (q *queueDoor) deliver(msg jetstream.Msg) {
+// It closes entered once the call has its room here.
+func (q *queueDoor) deliver(msg jetstream.Msg, entered chan<- struct{}) {
 	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
-	err := q.call(msg, session)
+	err := q.call(msg, session, entered)
 	what := disposition(err)
 	if what == again && q.x.stopping.Err() != nil {
 		what = back
@@ -170,7 +176,7 @@ func (q *queueDoor) deliver(msg jetstream.Msg) {
 }
 
 // call does the call of a delivery, and keeps the delivery alive meanwhile.
-func (q *queueDoor) call(msg jetstream.Msg, session string) error {
+func (q *queueDoor) call(msg jetstream.Msg, session string, entered chan<- struct{}) error {
 	ended := make(chan struct{})
 	var alive sync.WaitGroup
 	alive.Go(func() {
@@ -189,6 +195,7 @@ func (q *queueDoor) call(msg jetstream.Msg, session string) error {
 	defer close(ended)
 	select {
 	case q.x.calls <- struct{}{}:
+		close(entered)
 		defer func() { <-q.x.calls }()
 	case <-q.x.stopping.Done():
 		return goingAway(session)
@@ -232,7 +239,7 @@ func disposition(err error) disposed {
 	switch schema.KindOf(err) {
 	case "":
 		return ack
-	case schema.PoisonMessage, schema.InvalidArgs, schema.PayloadTooLarge, schema.LineTooLong, schema.NotFound, schema.CallConflict, schema.SessionEnded,
+	case schema.PoisonMessage, schema.InvalidArgs, schema.PayloadTooLarge, schema.LineTooLong, schema.NotFound, schema.CallConflict, schema.DuplicateCall, schema.SessionEnded,
 		schema.CorruptLogLine, schema.TailSuspect, schema.UnsupportedSchemaVersion, schema.UnsafeStatePath, schema.LeaseStoreUnsupported:
 		return dead
 	default:

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -275,6 +276,108 @@ func TestTheStoreIsTriedOnceASecond(t *testing.T) {
 	for i := 1; i < len(store.looks); i++ {
 		if d := store.looks[i].Sub(store.looks[i-1]); d < time.Second/2 { // each may have begun a little late
 			t.Errorf("look %d came %s after the one before", i, d)
+		}
+	}
+}
+
+// An end that waits for room has not ended the session: who calls meanwhile is
+// told to wait, so the queue keeps its call.
+func TestASessionThatIsEndingIsNotEnded(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{JetStream: true})
+	n := p.queueNode([]executor.Tool{echo}, time.Minute)
+	n.open("s1")
+	n.call("s1", "c0", "echo", `{}`)
+	n.faults.Fill(0)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := n.client.End(within(t), executor.EndRequest{Session: "s1", Outcome: "completed"})
+		ended <- err
+	}()
+	eventually(t, "the wait for room", func() bool { return schema.KindOf(n.Ready()) == schema.SessionRecordUnavailable })
+	n.enqueue("s1", "c1", "echo", `{}`)
+	_, err := n.client.Call(within(t), "s1", request("c2", "echo", `{}`))
+	wantErr(t, err, schema.Backpressure)
+	eventually(t, "the delivery", func() bool { return pendingAcks(t, n.conn) == 1 })
+	if len(n.dead()) != 0 {
+		t.Error("a call of a session that has not ended is a dead letter")
+	}
+	n.faults.Empty()
+	if err := wait(t, "the end", ended); err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.client.Call(within(t), "s1", request("c2", "echo", `{}`))
+	wantErr(t, err, schema.SessionEnded)
+	eventually(t, "the dead letter", func() bool { return len(n.dead()) == 1 })
+}
+
+// A full disk fills the room for what writes, and nothing else.
+func TestAFullDiskKeepsNobodyFromLooking(t *testing.T) {
+	const sessions, each = 8, 128 // all the room there is
+	p := newPlace(t, journaltest.NATSOptions{})
+	held := newCounter(true)
+	n := p.node([]executor.Tool{echo, held.tool("held", false)}, func(c *executor.Config) { c.MaxCalls = 2 })
+	before := map[string]executor.Answer{}
+	for s := range sessions + 1 {
+		id := fmt.Sprint("s", s)
+		n.open(id)
+		before[id] = n.call(id, "c0", "echo", `{}`)
+	}
+	var calls, appends sync.WaitGroup
+	for c := range 2 {
+		calls.Go(func() { n.call("s0", fmt.Sprint("w", c), "held", `{}`) })
+		wait(t, "the tool", held.begun)
+	}
+	n.faults.Fill(0)
+	close(held.hold)
+	note := func(session string) error {
+		_, err := n.client.Append(within(t), session, executor.AppendEvent{Type: schema.TypeNote, Data: []byte(`{}`)})
+		return err
+	}
+	var refused atomic.Int32
+	for s := range sessions {
+		for range each + 1 {
+			appends.Go(func() {
+				err := note(fmt.Sprint("s", s))
+				if schema.KindOf(err) == schema.Backpressure {
+					refused.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		eventually(t, "the append that finds no room", func() bool { return refused.Load() == int32(s+1) })
+	}
+	wantErr(t, note("s8"), schema.Backpressure)
+
+	for id, a := range before { // what is recorded is answered, at each door
+		if again := n.call(id, "c0", "echo", `{}`); string(again.Data) != string(a.Data) {
+			t.Errorf("the call of %s is answered %s", id, again.Data)
+		}
+		if again, err := n.Do(within(t), id, request("c0", "echo", `{}`)); err != nil || string(again.Data) != string(a.Data) {
+			t.Errorf("the call of %s is answered %s, %v", id, again.Data, err)
+		}
+	}
+	_, err := n.client.Call(within(t), "s1", request("c0", "echo", `{"other":1}`))
+	wantErr(t, err, schema.CallConflict)
+	_, err = n.client.Call(within(t), "s1", request("new", "echo", `{}`))
+	wantErr(t, err, schema.Backpressure)
+	_, err = n.client.Call(within(t), "nobody", request("c0", "echo", `{}`))
+	wantErr(t, err, schema.Backpressure)
+	for subject, body := range map[string]string{"session.get": `{"session":"s1"}`, "session.list": `{}`, "lease.get": `{"session":"s1"}`, "lease.list": `{}`} {
+		if _, err := ask(t, n.conn, "steno.v1."+subject, body); err != nil {
+			t.Errorf("%s: %v", subject, err)
+		}
+	}
+	_, err = n.client.Release(within(t), n.holder, executor.ReleaseRequest{Session: "s1"})
+	if wantErr(t, err, schema.Backpressure); schema.AsError(err).Details["session"] != "s1" { // it came as far as that
+		t.Errorf("a release is refused with %v", err)
+	}
+	n.faults.Empty()
+	appends.Wait()
+	calls.Wait()
+	for s := range sessions {
+		if l := p.read(fmt.Sprint("s", s)); l.State.Notes != each {
+			t.Errorf("session s%d has %d notes", s, l.State.Notes)
 		}
 	}
 }

@@ -229,38 +229,6 @@ type SessionInfo struct {
 	Epoch   uint64      `json:"epoch"`
 }
 
-// AppendRequest records events that an agent owns: messages, reasoning,
-// state_changed, usage, turn_failed, history_compaction, history_rewind, note
-// and x.* types. All are recorded or none. An event whose id is recorded
-// already is answered from the record.
-type AppendRequest struct {
-	Session string        `json:"session"`
-	Events  []AppendEvent `json:"events"`
-}
-
-// An AppendEvent is one event to record. The id is a ULID, the caller's or
-// steno's.
-type AppendEvent struct {
-	ID   string         `json:"id,omitzero"`
-	Type string         `json:"type"`
-	Data jsontext.Value `json:"data"`
-}
-
-// AppendAnswer says where the events stand.
-type AppendAnswer struct {
-	OK     bool       `json:"ok"`
-	Events []Appended `json:"events"`
-	Head   string     `json:"head"`
-}
-
-// Appended is one recorded event.
-type Appended struct {
-	ID   string     `json:"id"`
-	Seq  uint64     `json:"seq"`
-	Type string     `json:"type"`
-	Sum  schema.Sum `json:"sum"`
-}
-
 // EndRequest ends a session. Outcome is completed, failed, partial or
 // cancelled.
 type EndRequest struct {
@@ -288,64 +256,6 @@ type EndAnswer struct {
 	OK   bool   `json:"ok"`
 	Seq  uint64 `json:"seq"`
 	Head string `json:"head"`
-}
-
-// maxBatch bounds the events of one append.
-const maxBatch = 1000
-
-// entries checks what may be appended and gives each event its own count of
-// replaced characters. Dead letters may only come from an executor.
-func (r *AppendRequest) entries(dead bool) ([]journal.Entry, error) {
-	if len(r.Events) == 0 || len(r.Events) > maxBatch {
-		return nil, schema.Errorf(schema.InvalidArgs, "an append has 1 to %d events; this has %d", maxBatch, len(r.Events)).With("session", r.Session)
-	}
-	out := make([]journal.Entry, len(r.Events))
-	for i, e := range r.Events {
-		at := func(err error) error { return schema.AsError(err).With("session", r.Session).With("event", i) }
-		if err := schema.Appendable(e.Type); err != nil && !(dead && e.Type == schema.TypeDeadLetter) {
-			return nil, at(err)
-		}
-		var id ulid.ULID
-		if e.ID != "" {
-			var err error
-			if id, err = schema.ParseID(e.ID); err != nil {
-				return nil, at(err)
-			}
-		}
-		data, replaced, err := schema.Compact(nil, e.Data, 1)
-		if err != nil {
-			return nil, at(err)
-		}
-		if err := schema.CheckData(e.Type, data); err != nil {
-			return nil, at(err)
-		}
-		if replaced > 0 {
-			if data, err = withReplaced(data, replaced); err != nil {
-				return nil, at(err)
-			}
-		}
-		out[i] = journal.Entry{ID: id, Type: e.Type, Data: data}
-	}
-	return out, nil
-}
-
-// withReplaced adds the count of replaced characters to data. An event that
-// has no place for it is refused: no log holds text that was changed without
-// saying so.
-func withReplaced(data []byte, n int) ([]byte, error) {
-	refuse := func(why string) error {
-		return schema.Errorf(schema.InvalidArgs, "%d characters are not valid Unicode, and cannot be replaced: %s", n, why)
-	}
-	var keys map[string]jsontext.Value
-	if data[0] != '{' || schema.Unmarshal(data, &keys) != nil {
-		return nil, refuse("data is no object that could say how many")
-	}
-	if _, taken := keys["replaced"]; taken {
-		return nil, refuse("data has a key replaced, which would say how many")
-	}
-	var o schema.Object
-	count := o.Uint("replaced", uint64(n)).Bytes()
-	return append(append(data[:len(data)-1:len(data)-1], ','), count[1:]...), nil // it has text, so it is not empty
 }
 
 func splitDots(s string) iter.Seq[string] { return strings.SplitSeq(s, ".") }

@@ -35,6 +35,7 @@ type session struct {
 	journal *journal.Journal
 	settled chan struct{}
 	slots   chan struct{} // one for each call that runs
+	appends chan struct{} // one for each request that appends, and may wait for room on the disk
 	ctx     context.Context
 	cancel  context.CancelFunc
 
@@ -63,7 +64,7 @@ func (f *flight) hasBegun() { f.once.Do(func() { close(f.begun) }) }
 // newSession makes a session that live will open; live uses it until it is settled.
 func newSession(x *Executor, id string, create *OpenRequest) *session {
 	s := &session{id: id, x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}),
-		slots: make(chan struct{}, x.cfg.SessionCalls), flights: map[string]*flight{}}
+		slots: make(chan struct{}, x.cfg.SessionCalls), appends: make(chan struct{}, maxAppends), flights: map[string]*flight{}}
 	s.ctx, s.cancel = context.WithCancel(x.ctx)
 	return s
 }
@@ -227,8 +228,13 @@ func (s *session) close(reason string) error {
 	return errors.Join(errs...)
 }
 
-// maxFlights bounds the calls of one session that run or wait.
-const maxFlights = 128
+// maxFlights bounds the calls of one session that run or wait, maxAppends the
+// other requests that write: one session must not take every slot of the
+// process.
+const (
+	maxFlights = 128
+	maxAppends = 128
+)
 
 // fly returns the flight of a call, a new one if there is none. run is the
 // rest of the call's way; it gets the flight to say when it has begun.
@@ -243,11 +249,13 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 	}
 	if s.ending {
 		s.mu.Unlock()
-		return nil, schema.Errorf(schema.SessionEnded, "session %s is ending", s.id).With("session", s.id)
+		// It may wait for room on the disk, and fail in the end.
+		return nil, schema.Errorf(schema.Backpressure, "session %s is ending", s.id).With("session", s.id).
+			With("next", "wait for the end, which refuses the call, or fails")
 	}
 	select {
 	case <-s.settled:
-		if len(s.flights) >= maxFlights { // one session must not take every slot of the process
+		if len(s.flights) >= maxFlights {
 			s.mu.Unlock()
 			return nil, schema.Errorf(schema.Backpressure, "%d calls of session %s run or wait", maxFlights, s.id).With("session", s.id)
 		}

@@ -323,78 +323,6 @@ func (x *Executor) page(ctx context.Context, payload []byte, give func(id string
 	return false, nil
 }
 
-// withIDs gives an id to each event of an append that has none, so that it is
-// the same event when it is written again, here or by another holder. A request
-// that cannot be read stays as it is, for the door to refuse.
-func withIDs(payload []byte) []byte {
-	var req AppendRequest
-	if len(payload) > maxPayload || json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)) != nil {
-		return payload
-	}
-	given := false
-	for i := range req.Events {
-		e := &req.Events[i]
-		if len(e.Data) == 0 {
-			return payload
-		}
-		if e.ID == "" {
-			e.ID, given = newID().String(), true
-		}
-	}
-	if !given {
-		return payload
-	}
-	b, err := encode(req)
-	if err != nil || len(b) > maxPayload {
-		return payload
-	}
-	return b
-}
-
-// runAppend records events of an agent. Other executors may pass dead letters
-// on to the holder.
-func (x *Executor) runAppend(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
-	return x.append(ctx, session, payload, here, here)
-}
-
-// runDead records a dead letter of the queue.
-func (x *Executor) runDead(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
-	return x.append(ctx, session, payload, here, true)
-}
-
-func (x *Executor) append(ctx context.Context, session string, payload []byte, here, dead bool) (reply, error) {
-	var req AppendRequest
-	if _, err := door(payload, &req, levelBatch); err != nil {
-		return reply{}, err
-	}
-	// Once more as it came: each event has a count of its own.
-	if err := json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)); err != nil {
-		return reply{}, schema.Errorf(schema.InvalidArgs, "the request cannot be read").Cause(err)
-	}
-	if req.Session != session {
-		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
-	}
-	entries, err := req.entries(dead)
-	if err != nil {
-		return reply{}, err
-	}
-	s, err := x.find(ctx, session, here)
-	if err != nil {
-		return reply{}, err
-	}
-	defer s.leave()
-	records, err := s.append(entries...)
-	if err != nil {
-		return reply{}, err
-	}
-	head := s.journal.Head()
-	a := AppendAnswer{OK: true, Head: head.String()}
-	for _, r := range records {
-		a.Events = append(a.Events, Appended{r.ID.String(), r.Seq, r.Type, r.Sum})
-	}
-	return answer(a, x, session, head)
-}
-
 // runEnd ends a session.
 func (x *Executor) runEnd(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
 	var req EndRequest
@@ -413,6 +341,11 @@ func (x *Executor) runEnd(ctx context.Context, session string, payload []byte, h
 		return reply{}, err
 	}
 	defer s.leave()
+	done, err := s.write()
+	if err != nil {
+		return reply{}, err
+	}
+	defer done()
 	r, err := s.end(ctx, req)
 	if err != nil {
 		return reply{}, err

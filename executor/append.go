@@ -1,0 +1,189 @@
+package executor
+
+import (
+	"context"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/oklog/ulid/v2"
+
+	"steno/journal"
+	"steno/schema"
+)
+
+// AppendRequest records events that an agent owns: messages, reasoning,
+// state_changed, usage, turn_failed, history_compaction, history_rewind, note
+// and x.* types. All are recorded or none. An event whose id is recorded
+// already is answered from the record.
+type AppendRequest struct {
+	Session string        `json:"session"`
+	Events  []AppendEvent `json:"events"`
+}
+
+// An AppendEvent is one event to record. The id is a ULID, the caller's or
+// steno's.
+type AppendEvent struct {
+	ID   string         `json:"id,omitzero"`
+	Type string         `json:"type"`
+	Data jsontext.Value `json:"data"`
+}
+
+// AppendAnswer says where the events stand.
+type AppendAnswer struct {
+	OK     bool       `json:"ok"`
+	Events []Appended `json:"events"`
+	Head   string     `json:"head"`
+}
+
+// Appended is one recorded event.
+type Appended struct {
+	ID   string     `json:"id"`
+	Seq  uint64     `json:"seq"`
+	Type string     `json:"type"`
+	Sum  schema.Sum `json:"sum"`
+}
+
+// maxBatch bounds the events of one append.
+const maxBatch = 1000
+
+// entries checks what may be appended and gives each event its own count of
+// replaced characters. Dead letters may only come from an executor.
+func (r *AppendRequest) entries(dead bool) ([]journal.Entry, error) {
+	if len(r.Events) == 0 || len(r.Events) > maxBatch {
+		return nil, schema.Errorf(schema.InvalidArgs, "an append has 1 to %d events; this has %d", maxBatch, len(r.Events)).With("session", r.Session)
+	}
+	out := make([]journal.Entry, len(r.Events))
+	for i, e := range r.Events {
+		at := func(err error) error { return schema.AsError(err).With("session", r.Session).With("event", i) }
+		if err := schema.Appendable(e.Type); err != nil && !(dead && e.Type == schema.TypeDeadLetter) {
+			return nil, at(err)
+		}
+		var id ulid.ULID
+		if e.ID != "" {
+			var err error
+			if id, err = schema.ParseID(e.ID); err != nil {
+				return nil, at(err)
+			}
+		}
+		data, replaced, err := schema.Compact(nil, e.Data, 1)
+		if err != nil {
+			return nil, at(err)
+		}
+		if err := schema.CheckData(e.Type, data); err != nil {
+			return nil, at(err)
+		}
+		if replaced > 0 {
+			if data, err = withReplaced(data, replaced); err != nil {
+				return nil, at(err)
+			}
+		}
+		out[i] = journal.Entry{ID: id, Type: e.Type, Data: data}
+	}
+	return out, nil
+}
+
+// withReplaced adds the count of replaced characters to data. An event that
+// has no place for it is refused: no log holds text that was changed without
+// saying so.
+func withReplaced(data []byte, n int) ([]byte, error) {
+	refuse := func(why string) error {
+		return schema.Errorf(schema.InvalidArgs, "%d characters are not valid Unicode, and cannot be replaced: %s", n, why)
+	}
+	var keys map[string]jsontext.Value
+	if data[0] != '{' || schema.Unmarshal(data, &keys) != nil {
+		return nil, refuse("data is no object that could say how many")
+	}
+	if _, taken := keys["replaced"]; taken {
+		return nil, refuse("data has a key replaced, which would say how many")
+	}
+	var o schema.Object
+	count := o.Uint("replaced", uint64(n)).Bytes()
+	return append(append(data[:len(data)-1:len(data)-1], ','), count[1:]...), nil // it has text, so it is not empty
+}
+
+// withIDs gives an id to each event of an append that has none, so that it is
+// the same event when it is written again, here or by another holder. A request
+// that cannot be read stays as it is, for the door to refuse.
+func withIDs(payload []byte) []byte {
+	var req AppendRequest
+	if len(payload) > maxPayload || json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)) != nil {
+		return payload
+	}
+	given := false
+	for i := range req.Events {
+		e := &req.Events[i]
+		if len(e.Data) == 0 {
+			return payload
+		}
+		if e.ID == "" {
+			e.ID, given = newID().String(), true
+		}
+	}
+	if !given {
+		return payload
+	}
+	b, err := encode(req)
+	if err != nil || len(b) > maxPayload {
+		return payload
+	}
+	return b
+}
+
+// runAppend records events of an agent. Other executors may pass dead letters
+// on to the holder.
+func (x *Executor) runAppend(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	return x.append(ctx, session, payload, here, here)
+}
+
+// runDead records a dead letter of the queue.
+func (x *Executor) runDead(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	return x.append(ctx, session, payload, here, true)
+}
+
+func (x *Executor) append(ctx context.Context, session string, payload []byte, here, dead bool) (reply, error) {
+	var req AppendRequest
+	if _, err := door(payload, &req, levelBatch); err != nil {
+		return reply{}, err
+	}
+	// Once more as it came: each event has a count of its own.
+	if err := json.Unmarshal(payload, &req, jsontext.AllowInvalidUTF8(true)); err != nil {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "the request cannot be read").Cause(err)
+	}
+	if req.Session != session {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
+	}
+	entries, err := req.entries(dead)
+	if err != nil {
+		return reply{}, err
+	}
+	s, err := x.find(ctx, session, here)
+	if err != nil {
+		return reply{}, err
+	}
+	defer s.leave()
+	done, err := s.write()
+	if err != nil {
+		return reply{}, err
+	}
+	defer done()
+	records, err := s.append(entries...)
+	if err != nil {
+		return reply{}, err
+	}
+	head := s.journal.Head()
+	a := AppendAnswer{OK: true, Head: head.String()}
+	for _, r := range records {
+		a.Events = append(a.Events, Appended{r.ID.String(), r.Seq, r.Type, r.Sum})
+	}
+	return answer(a, x, session, head)
+}
+
+// write takes one of the session's slots for requests that append.
+func (s *session) write() (done func(), err error) {
+	select {
+	case s.appends <- struct{}{}:
+		return func() { <-s.appends }, nil
+	default:
+		return nil, schema.Errorf(schema.Backpressure, "%d requests append to session %s or wait to", maxAppends, s.id).With("session", s.id)
+	}
+}
