@@ -304,6 +304,56 @@ func TestWhatCannotBeDoneNowIsParkedInTheEnd(t *testing.T) {
 	wantKindOfResult(t, p.result("odd", "c1"), "")
 }
 
+// The holder of a session stands still. Calls of others run, those for it are
+// parked, and run once when the session can be written again.
+func TestCallsForAHolderThatStandsStillAreParked(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{JetStream: true, Listen: true})
+	a := p.child(child{Effects: filepath.Join(t.TempDir(), "effects")})
+	open(t, p.client(), "stuck")
+	p.leave("free")
+	a.Stop()
+	journaltest.Silence(t, p.store(), "stuck")
+	count := newCounter(false)
+	n := p.queueNode([]executor.Tool{count.tool("count", false)}, time.Minute)
+	calls := []string{"c1", "c2", "c3"}
+	for _, id := range calls {
+		n.enqueue("stuck", id, "count", `{"of":"stuck"}`)
+		n.enqueue("free", "f"+id, "count", `{}`)
+	}
+	n.emptied()
+	for _, id := range calls {
+		if wantKindOfResult(t, p.result("free", "f"+id), ""); count.of("f"+id) != 1 || count.of(id) != 0 {
+			t.Errorf("call %s ran %d times, its like for the holder that stands still %d times", id, count.of("f"+id), count.of(id))
+		}
+	}
+	parked := n.dead()
+	if len(parked) != len(calls) {
+		t.Fatalf("%d are parked", len(parked))
+	}
+	a.Kill()
+	if killed, err := a.Wait(); !killed {
+		t.Fatalf("the holder was not killed: %v", err)
+	}
+	js, err := jetstream.New(n.conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range parked {
+		if k := m.Header.Get("Steno-Error-Kind"); m.Subject != "steno.v1.dead.stuck" || k != string(schema.SessionWriterAmbiguous) {
+			t.Errorf("parked is %s, %s", m.Subject, k)
+		}
+		if _, err := js.Publish(within(t), "steno.v1.queue.stuck", m.Data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.emptied()
+	for _, id := range calls {
+		if wantKindOfResult(t, p.result("stuck", id), ""); count.of(id) != 1 {
+			t.Errorf("call %s ran %d times", id, count.of(id))
+		}
+	}
+}
+
 func TestADeliveryIsDoneOverAFailureOfTheDisk(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{JetStream: true})
 	count := newCounter(false)
