@@ -167,7 +167,7 @@ func TestEveryPromiseNamesATestThatExists(t *testing.T) {
 		}
 	}
 	if rows < 11 {
-		t.Errorf("the README has %d promises, the contract 11", rows)
+		t.Errorf("the README has %d promises, and 11 are kept", rows)
 	}
 }
 

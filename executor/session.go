@@ -88,7 +88,9 @@ func (s *session) open() error {
 	// A look at the lease costs less than the whole log, which journal.Open
 	// reads before it asks.
 	st, err := s.x.cfg.Store.Lease(s.ctx, s.id)
-	if err == nil && (st.State == lease.Active || st.State == lease.Ambiguous && !st.Undecided) {
+	decided := err == nil && (st.State == lease.Active || st.State == lease.Ambiguous && !st.Undecided)
+	unread := decided && st.Holder == nil // the log may be damaged elsewhere too, which comes first
+	if decided && !unread {
 		return st.Err(s.id)
 	}
 	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish, Waiting: s.waits}
@@ -102,6 +104,9 @@ func (s *session) open() error {
 	if err != nil {
 		if couldNotWrite(err) {
 			s.x.lookAgain()
+		}
+		if unread && errors.Is(err, schema.SessionWriterAmbiguous) {
+			return st.Err(s.id) // it has seen more
 		}
 		return err
 	}

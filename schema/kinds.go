@@ -64,7 +64,7 @@ const (
 	LogEncodeFailed          Kind = "log_encode_failed"          // an event cannot be written as a line
 	LogReadFailed            Kind = "log_read_failed"            // the store could not be read
 	LogWriteFailed           Kind = "log_write_failed"           // a write failed; details.outcome says not_stored, unknown, recorded or recorded_in_part
-	SyncFailed               Kind = "sync_failed"                // a sync failed; the outcome is unknown
+	SyncFailed               Kind = "sync_failed"                // a sync failed; details.outcome says not_stored, unknown, recorded or recorded_in_part
 	LineTooLong              Kind = "line_too_long"              // an event's line would exceed MaxLine
 	AlreadyExists            Kind = "already_exists"             // that name is taken
 	SessionEnded             Kind = "session_ended"              // the session has ended and takes no such event

@@ -163,7 +163,7 @@ func (a *app) release(ctx context.Context, store *journal.Files, session, reason
 		return err
 	}
 	if st.State == lease.Active {
-		why := "asked for by user " + userName()
+		why := "asked for by " + byUser()
 		if reason != "" {
 			why += ": " + reason
 		}
@@ -251,7 +251,7 @@ func (a *app) force(ctx context.Context, store *journal.Files, session, reason s
 	j, err := journal.Open(ctx, store, session, journal.Options{
 		Holder:   lease.Self("steno " + executor.Version + " lease force"),
 		NewState: func() journal.State { return replay.NewChecker() },
-		Force:    true, By: "user " + userName(), Reason: reason,
+		Force:    true, By: byUser(), Reason: reason,
 	})
 	if err != nil {
 		return err
@@ -265,10 +265,10 @@ func (a *app) force(ctx context.Context, store *journal.Files, session, reason s
 	return a.showLease(session, st)
 }
 
-// userName is who runs this command, for the log.
-func userName() string {
+// byUser is who runs this command, for the log.
+func byUser() string {
 	if u, err := user.Current(); err == nil && u.Username != "" {
-		return u.Username
+		return "user " + u.Username
 	}
-	return strconv.Itoa(os.Getuid())
+	return "user " + strconv.Itoa(os.Getuid())
 }

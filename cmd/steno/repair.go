@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os/user"
 
 	"github.com/spf13/cobra"
 
@@ -38,7 +37,7 @@ func (a *app) repairCommand() *cobra.Command {
 			defer store.Close()
 			return a.repair(c.Context(), store, args[0], journal.RepairOptions{
 				Holder: lease.Self("steno repair"), NewState: func() journal.State { return replay.NewChecker() },
-				By: whoami(), Reason: reason, AcceptTail: acceptTail, DryRun: !apply,
+				By: byUser(), Reason: reason, AcceptTail: acceptTail, DryRun: !apply,
 			})
 		},
 	}
@@ -48,15 +47,6 @@ func (a *app) repairCommand() *cobra.Command {
 	f.BoolVar(&acceptTail, "accept-tail", false, "leave out last lines, too, that nobody can tell from a write that never finished")
 	f.StringVar(&reason, "reason", "", "why, for the log")
 	return c
-}
-
-// whoami names the person for the log.
-func whoami() string {
-	u, err := user.Current()
-	if err != nil {
-		return "unknown"
-	}
-	return u.Username
 }
 
 type repairView struct {

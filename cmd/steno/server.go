@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/url"
@@ -13,12 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-	"github.com/gofrs/flock"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
@@ -28,15 +23,6 @@ import (
 	"steno/lease"
 	"steno/schema"
 )
-
-// natsContext is a NATS context file as serve leaves it, in the form of the
-// nats command.
-type natsContext struct {
-	Description string `json:"description"`
-	URL         string `json:"url"`
-	User        string `json:"user"`
-	Password    string `json:"password"`
-}
 
 // connectTimeout bounds a first connection.
 const connectTimeout = 2 * time.Second
@@ -161,71 +147,6 @@ func clientURL(s *server.Server) string {
 	}
 	u.User = nil
 	return u.String()
-}
-
-// savePrivate leaves v as JSON in a file that its owner only may read, whole or
-// not at all.
-func savePrivate(path string, v any) error {
-	failed := func(err error) error {
-		return schema.Errorf(schema.LogWriteFailed, "%s cannot be written", filepath.Base(path)).Cause(err)
-	}
-	b, err := json.Marshal(v, jsontext.WithIndent("  "))
-	if err != nil {
-		return failed(err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-") // 0600
-	if err != nil {
-		return failed(err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // a leftover harms nobody
-		return failed(err)
-	}
-	return nil
-}
-
-// readPlain reads a small file of the server's folder. What is no plain file is
-// UnsafeStatePath: a FIFO there must not hang us, a link not lead us away.
-func readPlain(path string) ([]byte, error) {
-	fi, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !fi.Mode().IsRegular() || fi.Size() > 1<<20 {
-		return nil, schema.Errorf(schema.UnsafeStatePath, "%s in the store's nats folder is no plain file", filepath.Base(path))
-	}
-	return os.ReadFile(path)
-}
-
-func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "context.json") }
-
-// serveLock gives the lock that a serve on this store holds. It is asked for
-// read-only, so that looking at it works on a store that cannot be written.
-func (a *app) serveLock() *flock.Flock {
-	return flock.New(filepath.Join(a.dir, "nats", "lock"), flock.SetFlag(os.O_RDONLY|syscall.O_NONBLOCK))
-}
-
-// served reports whether a serve holds the store's queue.
-func (a *app) served() (bool, error) {
-	if err := a.checkDir(); err != nil {
-		return false, err
-	}
-	if _, err := readPlain(filepath.Join(a.dir, "nats", "lock")); errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	} else if errors.Is(err, schema.UnsafeStatePath) {
-		return false, err
-	}
-	l := a.serveLock()
-	ok, err := l.TryRLock()
-	if err != nil {
-		return false, schema.Errorf(schema.LogReadFailed, "the store's server lock cannot be looked at").Cause(err)
-	}
-	return !ok, l.Close()
 }
 
 // A backend is an executor to send requests to: somebody else's, or one in
