@@ -204,7 +204,7 @@ func TestCallsAmongCases(t *testing.T) {
 			want = l.Lease.Kind
 		case c.MayAppend == false:
 			want = c.Strict.Kind
-		case l.State.Started == nil:
+		case !l.State.Begun():
 			want = schema.NotFound
 		case l.State.Ended != nil:
 			want = schema.SessionEnded

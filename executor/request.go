@@ -196,7 +196,7 @@ type GetAnswer struct {
 	OK        bool           `json:"ok"`
 	Session   string         `json:"session"`
 	Head      string         `json:"head"`
-	Started   time.Time      `json:"started"`
+	Started   time.Time      `json:"started,omitzero"` // absent if session_started is lost
 	Workspace string         `json:"workspace,omitzero"`
 	Labels    jsontext.Value `json:"labels,omitzero"`
 	Outcome   string         `json:"outcome,omitzero"` // once it has ended

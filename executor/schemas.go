@@ -14,7 +14,7 @@ import (
 // The JSON Schemas (2020-12) of requests and answers, as `nats micro info`
 // shows them.
 const (
-	getAnswerSchema = `{"type":"object","required":["ok","session","head","started","epochs","messages","calls","open"],"properties":{` +
+	getAnswerSchema = `{"type":"object","required":["ok","session","head","epochs","messages","calls","open"],"properties":{` +
 		`"ok":{"const":true},"session":{"type":"string"},"head":{"type":"string"},"started":{"type":"string","format":"date-time"},` +
 		`"workspace":{"type":"string"},"labels":{"type":"object"},"outcome":{"type":"string"},"task_kind":{"type":"string"},"phase":{"type":"string"},` +
 		`"epochs":{"type":"integer"},"messages":{"type":"integer"},"calls":{"type":"object","additionalProperties":{"type":"integer"}},` +
@@ -38,7 +38,7 @@ const (
 		`"labels":{"type":"object"},"task_kind":{"type":"string"},"phase":{"type":"string"}}}`
 	openAnswerSchema = `{"type":"object","required":["ok","session","created","head"],"properties":{"ok":{"const":true},` +
 		`"session":{"type":"string"},"created":{"type":"boolean"},"workspace":{"type":"string"},"head":{"type":"string"}}}`
-	getSchema = `{"type":"object","required":["ok","session","head","started","epochs","messages","calls","open"],"properties":{"ok":{"const":true},` +
+	getSchema = `{"type":"object","required":["ok","session","head","epochs","messages","calls","open"],"properties":{"ok":{"const":true},` +
 		`"session":{"type":"string"},"head":{"type":"string"},"started":{"type":"string"},"workspace":{"type":"string"},"labels":{"type":"object"},` +
 		`"outcome":{"type":"string"},"task_kind":{"type":"string"},"phase":{"type":"string"},"epochs":{"type":"integer"},"messages":{"type":"integer"},` +
 		`"calls":{"type":"object","additionalProperties":{"type":"integer"}},"open":{"type":"array","items":{"type":"string"}}}}`

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go"
+	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
 	"steno/lease"
@@ -33,6 +34,7 @@ type session struct {
 
 	// Set before ready is closed and not changed afterwards.
 	journal *journal.Journal
+	startID ulid.ULID // of a session_started in place of one that is lost
 	settled chan struct{}
 	slots   chan struct{} // one for each call that runs
 	appends chan struct{} // one for each request that appends, and may wait for room on the disk
@@ -63,7 +65,7 @@ func (f *flight) hasBegun() { f.once.Do(func() { close(f.begun) }) }
 
 // newSession makes a session that live will open; live uses it until it is settled.
 func newSession(x *Executor, id string, create *OpenRequest) *session {
-	s := &session{id: id, x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}),
+	s := &session{id: id, x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}), startID: newID(),
 		slots: make(chan struct{}, x.cfg.SessionCalls), appends: make(chan struct{}, maxAppends), flights: map[string]*flight{}}
 	s.ctx, s.cancel = context.WithCancel(x.ctx)
 	return s
@@ -112,8 +114,26 @@ func (s *session) open() error {
 	}
 	s.journal = j
 	s.x.log.Info("holds a session", "session", s.id, "epoch", j.Epoch(), "how", j.How())
+	if s.create != nil { // before its calls are settled: they may need the workspace
+		_ = s.supply(opt.Started) // who opens it is told by doing it again
+	}
 	return nil
 }
+
+// supply records what a session is where damage has taken its session_started.
+// Of several who say so at once one is heard.
+func (s *session) supply(started []byte) error {
+	lost := false
+	s.view(func(st *replay.State) { lost = st.Started == nil && st.Ended == nil })
+	if !lost || !says(started) {
+		return nil
+	}
+	_, err := s.append(journal.Entry{ID: s.startID, Type: schema.TypeSessionStarted, Data: started})
+	return err
+}
+
+// says reports whether the data of a session_started says anything.
+func says(started []byte) bool { return string(started) != "{}" }
 
 func couldNotWrite(err error) bool {
 	return errors.Is(err, schema.LogWriteFailed) || errors.Is(err, schema.SyncFailed)
@@ -123,7 +143,11 @@ func couldNotWrite(err error) bool {
 // again as long as it cannot be opened: a folder may come back.
 func (s *session) space() (*Workspace, error) {
 	var dir string
-	s.view(func(st *replay.State) { dir = st.Started.Workspace })
+	s.view(func(st *replay.State) {
+		if st.Started != nil {
+			dir = st.Started.Workspace
+		}
+	})
 	s.spaceMu.Lock()
 	defer s.spaceMu.Unlock()
 	switch {

@@ -139,15 +139,19 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 	}
 	for try := 0; ; try++ {
 		a, err := x.there(ctx, req.Session)
-		if err == nil {
+		if err == nil && !(a.Started.IsZero() && says(started)) {
 			head, err := schema.ParseHead(a.Head)
 			return OpenAnswer{OK: true, Session: a.Session, Workspace: a.Workspace, Head: a.Head}, head, err
 		}
-		if !errors.Is(err, schema.NotFound) {
+		if err != nil && !errors.Is(err, schema.NotFound) {
 			return fail(err)
 		}
 		s, err := x.hold(ctx, req.Session, &req)
 		if err == nil {
+			if err := s.supply(started); err != nil {
+				s.leave()
+				return fail(err)
+			}
 			a := s.summary()
 			created := s.journal.How() == schema.HowNew
 			s.leave()
@@ -182,8 +186,7 @@ func notFound(id string) error {
 // summary tells of a session: from the live state where this process holds it,
 // as its holder says where another does, and from the log, which needs no
 // lease, where none can be asked. Only the log may show what is not yet known
-// to be durable. A session whose first seal or session_started is missing is
-// not there yet.
+// to be durable. A session of which there is nothing but seals is not there yet.
 func (x *Executor) summary(ctx context.Context, id string) (GetAnswer, error) {
 	if s, err := x.held(ctx, id); err == nil {
 		defer s.leave()
@@ -202,7 +205,7 @@ func (x *Executor) summary(ctx context.Context, id string) (GetAnswer, error) {
 	if scan.FirstError != nil {
 		return GetAnswer{}, scan.FirstError.Err(id)
 	}
-	if st.Started == nil {
+	if !st.Begun() {
 		return GetAnswer{}, notFound(id)
 	}
 	return summaryOf(id, st), nil
@@ -231,9 +234,11 @@ func (s *session) summary() (a GetAnswer) {
 const maxOpenIDs = 100
 
 func summaryOf(id string, st *replay.State) GetAnswer {
-	a := GetAnswer{OK: true, Session: id, Head: st.Head.String(), Started: st.Started.Time, Workspace: st.Started.Workspace,
-		Labels: st.Started.Labels, TaskKind: st.TaskKind, Phase: st.Phase, Epochs: len(st.Epochs), Messages: len(st.Messages),
-		Calls: map[string]int{}, Open: []string{}}
+	a := GetAnswer{OK: true, Session: id, Head: st.Head.String(), TaskKind: st.TaskKind, Phase: st.Phase,
+		Epochs: len(st.Epochs), Messages: len(st.Messages), Calls: map[string]int{}, Open: []string{}}
+	if is := st.Started; is != nil {
+		a.Started, a.Workspace, a.Labels = is.Time, is.Workspace, is.Labels
+	}
 	if st.Ended != nil {
 		a.Outcome = st.Ended.Outcome
 	}

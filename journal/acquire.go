@@ -24,8 +24,9 @@ type Options struct {
 	// Create makes a session that is not there yet. Without it that is
 	// NotFound: a call never makes a session.
 	Create bool
-	// Started is the data of session_started for a session that has none yet;
-	// nil is the empty object.
+	// Started is the data of session_started for a session that is made; nil is
+	// the empty object. One whose session_started a repair has left out gets
+	// none: whoever knows what it said appends it.
 	Started []byte
 	// Force takes the session from a holder that may be alive, also from one
 	// that beats. The old writer ends in lost. A session that was come by by
@@ -168,10 +169,10 @@ func survey(ctx context.Context, store Store, session string, opt Options) (*Sca
 		so.State = opt.NewState()
 	}
 	s := NewScan(store, session, so)
-	started := false
+	begun := false
 	for it, err := range s.Items(ctx) {
 		if err == nil {
-			started = started || it.Event != nil && it.Event.Type == schema.TypeSessionStarted
+			begun = begun || begins(it.Event)
 			continue
 		}
 		if opt.Create && errors.Is(err, schema.NotFound) {
@@ -183,11 +184,17 @@ func survey(ctx context.Context, store Store, session string, opt Options) (*Sca
 		return nil, err
 	}
 	// A crash may have left the first seal without session_started. Nobody was
-	// told of such a session; whoever makes it says what it is.
-	if !started && !opt.Create {
+	// told of such a session; whoever makes it says what it is. Where something
+	// else is there, or is missing, it was there once.
+	if !begun && !s.damaged && !opt.Create {
 		return nil, schema.Errorf(schema.NotFound, "there is no session %s", session).With("session", session)
 	}
 	return s, nil
+}
+
+// begins reports whether an event shows that somebody was told of its session.
+func begins(e *schema.Event) bool {
+	return e != nil && e.Type != schema.TypeWriterOpened && e.Type != schema.TypeWriterReleased
 }
 
 // refuse is the damage that no writer may go on over.
@@ -231,7 +238,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 		so.State = j.state
 	}
 	s := NewScan(j.store, j.session, so)
-	started, released := false, false
+	begun, released := false, false
 	if before.top() > 0 {
 		for it, err := range s.Items(ctx) {
 			if err != nil {
@@ -239,7 +246,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 			}
 			if e := it.Event; e != nil {
 				j.note(e.ID, e.Seq, place{it.Segment, it.Offset})
-				started = started || e.Type == schema.TypeSessionStarted
+				begun = begun || begins(e)
 				released = e.Type == schema.TypeWriterReleased
 			}
 		}
@@ -252,7 +259,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 	seal := j.sealOf(s, before.Lease, claim, released, opt)
 	j.how = seal.How
 	entries := []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}}
-	if !started {
+	if !begun && !s.damaged {
 		data := opt.Started
 		if data == nil {
 			data = []byte("{}")

@@ -16,6 +16,7 @@ func (s *State) Check(events []schema.Event) error { return s.rules.Check(events
 // Types that are not known only move the head.
 func (s *State) Apply(e *schema.Event) {
 	s.Session, s.Head = e.Session, e.Head()
+	s.begun = s.begun || e.Type != schema.TypeWriterOpened && e.Type != schema.TypeWriterReleased
 	if schema.IsOwn(e.Type) || e.Type == schema.TypeNote {
 		s.Notes++
 		return

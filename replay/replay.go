@@ -45,6 +45,7 @@ type State struct {
 	calls map[string]*Call
 	usage map[string]*ModelUsage
 	rules *Checker
+	begun bool // there is an event that is not about writers
 }
 
 // A Ref names one event.
@@ -154,6 +155,11 @@ type CallResult struct {
 func New() *State {
 	return &State{calls: map[string]*Call{}, usage: map[string]*ModelUsage{}, rules: NewChecker()}
 }
+
+// Begun reports whether the session is there for anybody but its writers. One of
+// which a crash has left the first seal alone is not; one that has lost its
+// session_started to damage is, and Started is nil.
+func (s *State) Begun() bool { return s.begun || s.rules.holes }
 
 // Call returns a call by its id, nil if it is not recorded.
 func (s *State) Call(id string) *Call { return s.calls[id] }
