@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"io"
 
 	"steno/schema"
@@ -161,9 +160,9 @@ func detail(f schema.Finding) string {
 		return "the line's newline became another byte"
 	case "":
 		return map[schema.Kind]string{
-			schema.TornTail:                 "a write that never finished; it was never acknowledged",
+			schema.TornTail:                 "a write that did not finish, as far as this log shows; a head kept elsewhere would tell",
 			schema.VoidClaim:                "a claim that was never sealed",
-			schema.Surplus:                  "bytes that a writer added after it had lost the session",
+			schema.Surplus:                  "bytes behind what the next seal counts",
 			schema.TakeoverInProgress:       "a claim that is not sealed yet; the end of the log is tentative",
 			schema.UnknownType:              "an event type that this version does not know",
 			schema.BlankLine:                "white space where a line would stand",
@@ -171,5 +170,19 @@ func detail(f schema.Finding) string {
 			schema.UnsupportedSchemaVersion: "written by a newer version",
 		}[f.Kind]
 	}
-	return fmt.Sprintf("the line does not decode: %s", f.Reason)
+	if words, ok := map[schema.Reason]string{
+		schema.InvalidJSON:  "the line is no JSON",
+		schema.NULBytes:     "the line has NUL bytes",
+		schema.InvalidUTF8:  "the line is no valid UTF-8",
+		schema.OverLimit:    "the line is longer than a line may be",
+		schema.TooDeep:      "the line nests deeper than it may",
+		schema.DuplicateKey: "an object of the line has a key twice",
+		schema.GluedLines:   "a whole record stands on one line with something else",
+		schema.NotAnObject:  "the line is JSON, but no object",
+		schema.BadEnvelope:  "the line has not the keys of an event, or not in their order and form",
+		schema.BadEvent:     "the event does not fit what came before it, or what its type must hold",
+	}[f.Reason]; ok {
+		return words
+	}
+	return "the line does not check out"
 }

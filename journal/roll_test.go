@@ -260,7 +260,7 @@ func TestARollRefusesWhatItHasNotWritten(t *testing.T) {
 			_, err = f.WriteString("more\n")
 			must(t, errors.Join(err, f.Close()))
 		},
-		"the line does not decode: invalid_json": func(t *testing.T, path string, size int64) {
+		"the line is no JSON": func(t *testing.T, path string, size int64) {
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
 			must(t, err)
 			_, err = f.WriteAt([]byte("xx"), size)

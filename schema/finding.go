@@ -1,5 +1,7 @@
 package schema
 
+import "fmt"
+
 // A Reason says what is wrong with one line or segment of a stored log. Like a
 // Kind it is its own sentinel.
 type Reason string
@@ -72,7 +74,11 @@ func SeverityOf(k Kind) string {
 
 // Err is the finding as an error of its kind, located.
 func (f Finding) Err(session string) error {
-	e := Errorf(f.Kind, "segment %06d line %d at byte %d: %s", f.Segment, f.Line, f.Offset, f.Detail).
+	at := fmt.Sprintf("segment %06d line %d at byte %d: ", f.Segment, f.Line, f.Offset)
+	if f.Segment == 0 { // the session has none
+		at = ""
+	}
+	e := Errorf(f.Kind, "%s%s", at, f.Detail).
 		With("session", session).With("segment", f.Segment).With("line", f.Line).With("offset", f.Offset)
 	if f.Reason != "" {
 		e.With("reason", string(f.Reason))

@@ -79,10 +79,10 @@ const (
 // What a reader finds; see the FORMAT page beside this file.
 const (
 	CorruptLogLine     Kind = "corrupt_log_line"     // a durable line is damaged; the finding has a reason
-	TornTail           Kind = "torn_tail"            // a write that never finished and was never acknowledged
+	TornTail           Kind = "torn_tail"            // a write that did not finish, as far as the log shows
 	TailSuspect        Kind = "tail_suspect"         // a last line that does not check out and may have been acknowledged
 	Repaired           Kind = "repaired"             // damage that a repair has set aside
-	Surplus            Kind = "surplus"              // bytes of a writer that had lost its lease
+	Surplus            Kind = "surplus"              // bytes behind what the next seal counts
 	VoidClaim          Kind = "void_claim"           // a claim that was never sealed
 	UnknownType        Kind = "unknown_type"         // an event type of a newer steno, kept
 	BlankLine          Kind = "blank_line"           // white space where a line would stand
@@ -159,7 +159,6 @@ type KindInfo struct {
 }
 
 const (
-	nextVerify = "run: steno verify {session}"
 	nextRepair = "run: steno repair {session}"
 	nextLease  = "run: steno lease show {session}"
 	nextAgain  = "try the same call again with the same call id"
@@ -173,7 +172,7 @@ var kinds = []KindInfo{
 	{UnknownTool, "tools", "executor", false, ExitNotFound, 404, "use one of the names in details.known"},
 	{OutsideWorkspace, "tools", "executor", false, ExitDenied, 403, "use a path inside the session's workspace"},
 	{ProtectedPath, "tools", "executor", false, ExitDenied, 403, "use another path; this one is protected"},
-	{NotFound, "tools", "executor", false, ExitNotFound, 404, "run: steno session ls"},
+	{NotFound, "tools", "executor", false, ExitNotFound, 404, "look at the name; session.list has those that are there, and so has: steno session ls"},
 	{ResourceMissing, "tools", "executor", false, ExitNotFound, 404, "look what is there with the list tool"},
 	{NoMatch, "tools", "executor", false, ExitOther, 422, "read the file again and copy the text exactly"},
 	{NotUnique, "tools", "executor", false, ExitOther, 422, "give more of the surrounding text, or set replace_all"},
@@ -207,7 +206,7 @@ var kinds = []KindInfo{
 	{SessionRecordUnavailable, "turn", "executor", true, ExitUnavailable, 503, nextAgain},
 	{IterationCap, "turn", "agent", false, ExitOther, 500, nextAgent},
 
-	{UnsafeStatePath, "log", "journal", false, ExitOther, 500, "look at the store's files; something else put a link, a device or foreign modes there"},
+	{UnsafeStatePath, "log", "journal", false, ExitOther, 500, "look with ls -li at what the message names: wrong modes are mended with chmod 600 (a folder 700); a link, a second name or another owner is somebody's work, so put the plain file back"},
 	{UnsupportedSchemaVersion, "log", "journal", false, ExitCorrupt, 501, "use a newer steno; run: steno version"},
 	{EphemeralNotLoggable, "log", "journal", false, ExitUsage, 400, "publish it live, or use an x. type of your own"},
 	{LogEncodeFailed, "log", "journal", false, ExitOther, 500, nextFix},
@@ -222,13 +221,13 @@ var kinds = []KindInfo{
 	{SessionWriterAmbiguous, "log", "lease", true, ExitLease, 423, nextLease},
 	{SessionWriterLost, "log", "lease", false, ExitLost, 409, "stop writing; " + nextLease},
 	{LeaseStoreUnsupported, "log", "lease", false, ExitLease, 501, "put the store on a local file system"},
-	{HeadMismatch, "log", "journal", false, ExitCorrupt, 409, nextVerify},
+	{HeadMismatch, "log", "journal", false, ExitCorrupt, 409, "stop the session's writers; look for a copy of the log that has that head and restore it, or go on without what is missing"},
 
 	{CorruptLogLine, "finding", "journal", false, ExitCorrupt, 500, nextRepair},
-	{TornTail, "finding", "journal", false, ExitOK, 200, "nothing; the next writer leaves it out"},
+	{TornTail, "finding", "journal", false, ExitOK, 200, "nothing; the next writer leaves it out. Hold the log against a head kept elsewhere to be sure"},
 	{TailSuspect, "finding", "journal", false, ExitCorrupt, 500, nextRepair},
 	{Repaired, "finding", "journal", false, ExitOK, 200, "nothing; the repair is in the log"},
-	{Surplus, "finding", "journal", false, ExitOK, 200, "nothing; these bytes were never acknowledged"},
+	{Surplus, "finding", "journal", false, ExitOK, 200, "nothing; these bytes do not count, whoever wrote them"},
 	{VoidClaim, "finding", "journal", false, ExitOK, 200, "nothing; the next writer skips it"},
 	{UnknownType, "finding", "journal", false, ExitOK, 200, "nothing; a newer steno may know the type"},
 	{BlankLine, "finding", "journal", false, ExitOK, 200, "nothing; but somebody has edited the file"},

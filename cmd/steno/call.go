@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -96,8 +98,13 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 	}
 	answer, err := b.client.Call(wait, session, req)
 	if err != nil && errors.Is(wait.Err(), context.DeadlineExceeded) {
-		return schema.Errorf(schema.Timeout, "call %s has no result after %s", req.CallID, timeout).With("session", session).
+		e := schema.Errorf(schema.Timeout, "call %s has no result after %s", req.CallID, timeout).With("session", session).
 			With("call_id", req.CallID).With("next", "ask again for the same call with --call-id "+req.CallID).Cause(err)
+		if why := b.unready(); why != nil {
+			e.Message += "; " + why.Message
+			e.With("why", why.Kind).With("next", fmt.Sprint(why.Details["next"], "; then ", e.Details["next"]))
+		}
+		return e
 	}
 	if err != nil && ctx.Err() != nil {
 		return schema.Errorf(schema.Cancelled, "stopped by a signal before call %s had a result", req.CallID).With("session", session).
@@ -126,4 +133,31 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 		return exitCode(v.Error.Kind.Info().Exit)
 	}
 	return nil
+}
+
+// unready is why the executor cannot record calls now; nil if it can, or does
+// not say.
+func (b *backend) unready() *schema.ErrorBody {
+	if b.exec != nil {
+		if err := b.exec.Ready(); err != nil {
+			body := schema.Body(err)
+			return &body
+		}
+		return nil
+	}
+	m, err := b.conn.Request("$SRV.STATS.steno", nil, 2*time.Second)
+	if err != nil {
+		return nil
+	}
+	var stats struct {
+		Endpoints []struct {
+			Data struct {
+				Error *schema.ErrorBody `json:"error"`
+			} `json:"data"`
+		} `json:"endpoints"`
+	}
+	if json.Unmarshal(m.Data, &stats) != nil || len(stats.Endpoints) == 0 {
+		return nil
+	}
+	return stats.Endpoints[0].Data.Error
 }

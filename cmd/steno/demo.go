@@ -46,6 +46,8 @@ func (a *app) demoCommand() *cobra.Command {
 			return a.demo(c.Context(), c.Flags().Changed("dir"))
 		},
 	}
+	c.Flags().StringVar(&a.dir, "dir", a.dir, "a new or empty folder, which becomes a store (default: a new one)")
+	c.Flags().Lookup("dir").DefValue = ""
 	c.AddCommand(&cobra.Command{
 		Use: "check", Short: "judge the files of a demo once more", Args: exactly(),
 		Long:    "check reads the folder of a demo and says whether it shows what a demo has to show. It changes nothing.",

@@ -199,7 +199,8 @@ func (a *app) makeKey(name, file string) error {
 	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return schema.Errorf(schema.AlreadyExists, "%s is there already", file)
+		return schema.Errorf(schema.AlreadyExists, "the file %s is there already", file).
+			With("next", "name a file with --key that is not there yet; a key is never written over")
 	}
 	if err != nil {
 		return badFile(file, "cannot be made")

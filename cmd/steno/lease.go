@@ -24,7 +24,7 @@ func (a *app) leaseCommand() *cobra.Command {
 	c := &cobra.Command{Use: "lease", Short: "who may write a session, and what to do about one that hangs",
 		Long: "lease shows who holds which session, asks a holder to let go, or takes a session from one that hangs.\n" +
 			"ls, show and force work on the files alone. None of these commands deletes anything.",
-		Example: "  steno lease ls\n  steno lease show demo\n  steno lease release demo\n  steno lease force demo --reason 'its host is gone'"}
+		Example: "  steno lease ls\n  steno lease show demo\n  steno lease release demo\n  steno lease force demo --reason 'it hangs on a dead disk'"}
 	c.AddCommand(&cobra.Command{
 		Use: "ls", Short: "list all sessions with their leases; reads files only and waits for nothing",
 		Example: "  steno lease ls -o jsonl", Args: exactly(),
@@ -97,7 +97,7 @@ func (a *app) listLeases(ctx context.Context, store *journal.Files) error {
 	rows := make([][]string, len(all))
 	for i, r := range all {
 		h := r.Holder
-		if h == nil {
+		if h == nil || r.State == lease.Available { // there the last one is named
 			h = &schema.Holder{}
 		}
 		pid := ""
@@ -127,7 +127,11 @@ func (a *app) showLease(session string, st lease.Status) error {
 	}
 	rows := [][]string{{"session", v.Session}, {"state", string(v.State)}, {"epoch", fmt.Sprint(v.Epoch)}}
 	if h := v.Holder; h != nil {
-		rows = append(rows, []string{"holder", h.ID}, []string{"host", h.Host}, []string{"pid", fmt.Sprint(h.PID)}, []string{"program", h.Program})
+		who := "holder"
+		if v.State == lease.Available {
+			who = "last holder"
+		}
+		rows = append(rows, []string{who, h.ID}, []string{"host", h.Host}, []string{"pid", fmt.Sprint(h.PID)}, []string{"program", h.Program})
 	}
 	if age := beatAge(v); age != "" {
 		rows = append(rows, []string{"beat", age + " old"})
@@ -148,7 +152,7 @@ func (a *app) releaseCommand() *cobra.Command {
 		Use: "release SESSION", Short: "ask the holder of a session to let go of it",
 		Long: "release asks the process that holds a session to write down that it lets go, and to give the lease back.\n" +
 			"It goes through the serve on this store, or the server of --nats. Calls that run keep their session until they end.",
-		Example: "  steno lease release demo --reason 'it moves to another machine'", Args: exactly("SESSION"),
+		Example: "  steno lease release demo --reason 'another process is to have it'", Args: exactly("SESSION"),
 		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
 			return a.release(ctx, store, args[0], reason)
 		}),
@@ -261,6 +265,9 @@ func (a *app) force(ctx context.Context, store *journal.Files, session, reason s
 	}
 	if st, err = store.Lease(ctx, session); err != nil {
 		return err
+	}
+	if served, err := a.served(); err == nil && served { // whoever writes next on this store does it through that one
+		fmt.Fprintf(a.err, "a serve runs on this store, and calls go through it: if it does not answer, end %s\n", a.server())
 	}
 	return a.showLease(session, st)
 }

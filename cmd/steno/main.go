@@ -133,6 +133,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.AddCommand(a.demoCommand(), a.runCommand(), a.serveCommand(), a.callCommand(), a.sessionCommand(),
 		a.verifyCommand(), a.headCommand(), a.repairCommand(), a.replayCommand(), a.leaseCommand(), a.versionCommand())
+	placed(root)
 	for _, c := range root.Commands() {
 		if c.HasSubCommands() && c.RunE == nil { // "session" alone, or with a word that is no command
 			c.SuggestionsMinimumDistance = root.SuggestionsMinimumDistance
@@ -140,6 +141,25 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	return root
+}
+
+// placed gives the errors of a command line the command that explains it.
+func placed(c *cobra.Command) {
+	if f := c.RunE; f != nil {
+		c.RunE = func(c *cobra.Command, words []string) error {
+			err := f(c, words)
+			if e, ok := errors.AsType[*schema.Error](err); ok && e.Kind == schema.InvalidArgs {
+				switch e.Details["next"] {
+				case nil, e.Kind.Info().Next, seeHelp:
+					e.With("next", "run: "+c.CommandPath()+" --help")
+				}
+			}
+			return err
+		}
+	}
+	for _, sub := range c.Commands() {
+		placed(sub)
+	}
 }
 
 func defaultDir() string {
@@ -189,8 +209,10 @@ func unknown(c *cobra.Command, words []string) error {
 
 // usage is a command line that cannot be understood.
 func usage(format string, args ...any) *schema.Error {
-	return schema.Errorf(schema.InvalidArgs, format, args...).With("next", "run: steno --help")
+	return schema.Errorf(schema.InvalidArgs, format, args...).With("next", seeHelp)
 }
+
+const seeHelp = "run: steno --help"
 
 // exactly checks the number of words behind a command.
 func exactly(names ...string) cobra.PositionalArgs {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -89,6 +90,14 @@ func inert(s string) string {
 		}
 	}
 	return b.String()
+}
+
+// many says how many of something there are.
+func many(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
 }
 
 // short cuts text for a cell.

@@ -84,7 +84,7 @@ func (a *app) repair(ctx context.Context, store journal.Store, id string, opt jo
 	for _, epoch := range got.Void {
 		rows = append(rows, []string{"call void", fmt.Sprintf("%06d.jsonl: a claim that cannot be read", epoch)})
 	}
-	rows = append(rows, []string{"lines", fmt.Sprint(got.Lines)}, []string{"head", got.Head.String()})
+	rows = append(rows, []string{"lines", linesOf(got.Lines)}, []string{"head", got.Head.String()})
 	switch {
 	case got.Epoch > 0:
 		rows = append(rows, []string{"repaired", fmt.Sprintf("in epoch %d, by %s: %s", got.Epoch, got.By, got.Reason)})
@@ -97,7 +97,19 @@ func (a *app) repair(ctx context.Context, store journal.Store, id string, opt jo
 	return err
 }
 
+// linesOf says how many lines are left out. Of a segment that is not there
+// nobody knows how many it had.
+func linesOf(n int) string {
+	if n == 0 {
+		return "an unknown number of lines"
+	}
+	return many(n, "line")
+}
+
 func skippedText(k schema.Skipped) string {
+	if k.Reason == schema.SegmentMissing {
+		return fmt.Sprintf("%06d.jsonl, the whole segment, which is not there: %s", k.Epoch, k.Reason)
+	}
 	lines := fmt.Sprintf("line %d", k.Line)
 	if k.Lines > 1 {
 		lines = fmt.Sprintf("lines %d to %d", k.Line, k.Line+k.Lines-1)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -162,12 +163,16 @@ func (a *app) lockServer(ctx context.Context) (*flock.Flock, error) {
 			_ = json.Unmarshal(b, &c) // an unreadable address is left out of the message
 		}
 		e := schema.Errorf(schema.Unavailable, "another serve runs on this store").
-			With("next", "use that one: run and call with the same --dir go through it")
+			With("next", "use that one: run and call with the same --dir go through it; if it does not answer, end "+a.server())
 		if c.URL != "" {
 			e.Message += ", at " + withoutSecrets(c.URL)
 			e.With("address", withoutSecrets(c.URL))
 		}
 		return nil, e
+	}
+	// Whoever cannot reach this server is told which process to end.
+	if err := os.WriteFile(l.Path(), fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
+		return nil, errors.Join(failed(err), l.Close())
 	}
 	return l, nil
 }
@@ -258,6 +263,15 @@ func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "contex
 // read-only, so that looking at it works on a store that cannot be written.
 func (a *app) serveLock() *flock.Flock {
 	return flock.New(filepath.Join(a.dir, "nats", "lock"), flock.SetFlag(os.O_RDONLY|syscall.O_NONBLOCK))
+}
+
+// server names the process that runs serve on this store.
+func (a *app) server() string {
+	b, err := readPlain(filepath.Join(a.dir, "nats", "lock"))
+	if pid, e := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && e == nil && pid > 0 {
+		return fmt.Sprintf("process %d", pid)
+	}
+	return "that process"
 }
 
 // served reports whether a serve holds the store's queue.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -61,6 +62,33 @@ func TestRunAndCallGoThroughServe(t *testing.T) {
 	if _, pid := holderPID(t, dir, "s1"); pid == s.cmd.Process.Pid {
 		t.Error("the holder has not changed")
 	}
+}
+
+// A serve that hangs keeps its lock: whoever cannot reach it is told which
+// process to end.
+func TestAServeThatHangsIsNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serving(t, dir)
+	good(t, dir, "run", os.DevNull, "--session", "s1")
+	s.signal(syscall.SIGSTOP)
+	process := fmt.Sprintf("end process %d", s.cmd.Process.Pid)
+	for _, args := range [][]string{{"call", "list", "--session", "s1"}, {"serve", "--listen", "127.0.0.1:0"}} {
+		_, errOut, code := steno(t, dir, args...)
+		if next, _ := pick(t, errOut, "/error/details/next").(string); code != 11 || !strings.Contains(next, process) {
+			t.Errorf("steno %q: exit %d, %s", args, code, errOut)
+		}
+	}
+	if !eventually(func() bool { state, _ := holderPID(t, dir, "s1"); return state == "ambiguous" }) {
+		t.Fatal("a holder that is stopped is not ambiguous")
+	}
+	out, errOut, code := steno(t, dir, "lease", "force", "s1", "--reason", "it hangs")
+	if code != 0 || !strings.Contains(errOut, process) {
+		t.Errorf("exit %d, %s%s", code, out, errOut)
+	}
+	s.signal(syscall.SIGKILL)
+	s.exit()
+	good(t, dir, "call", "list", "--session", "s1")
 }
 
 func TestServeKeepsItsPasswordToItself(t *testing.T) {

@@ -234,7 +234,7 @@ func (a *app) throughServe(ctx context.Context) (*nats.Conn, error) {
 		}
 		if time.Now().After(until) {
 			return nil, schema.Errorf(schema.Unavailable, "a serve runs on this store and cannot be reached").
-				With("next", "end that process, or wait until it has ended; then try again").Cause(err)
+				With("next", "end "+a.server()+", with SIGKILL if it hangs; then try again").Cause(err)
 		}
 		select {
 		case <-time.After(serveRetry):

@@ -124,9 +124,9 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 		default:
 			e := it.Event
 			if scan.Events == 1 {
-				fmt.Fprintf(a.out, "%6s  %-23s  %-19s  %s\n", "SEQ", "TIME", "TYPE", "WHAT")
+				fmt.Fprintf(a.out, "%6s  %-23s  %-19s  %s\n", "SEQ", "TIME (UTC)", "TYPE", "WHAT")
 			}
-			_, err = fmt.Fprintf(a.out, "%6d  %-23s  %-19s  %s\n", e.Seq, e.Time.Format("2006-01-02 15:04:05.000"), inert(e.Type), inert(about(e)))
+			_, err = fmt.Fprintf(a.out, "%6d  %-23s  %-19s  %s\n", e.Seq, e.Time.UTC().Format("2006-01-02 15:04:05.000"), inert(e.Type), inert(about(e)))
 		}
 		if err != nil {
 			return err

@@ -25,6 +25,7 @@ type report struct {
 	Head    *schema.Head      `json:"head"`
 	Repairs []journal.Listed  `json:"repairs"`        // what they have left out
 	Error   *schema.ErrorBody `json:"error,omitzero"` // why it could not be read at all
+	Next    string            `json:"next,omitzero"`  // what to do about the first finding of severity error
 
 	findings []schema.Finding // the first of them, at most maxKept
 	count    int              // how many there are
@@ -68,6 +69,9 @@ func (a *app) verifyCommand() *cobra.Command {
 				}
 				if _, twice := kept[id]; twice {
 					return usage("there are two heads of session %s", id)
+				}
+				if len(sessions) > 0 && !slices.Contains(sessions, id) {
+					return usage("the note is about session %s, which is not among those to verify", id)
 				}
 				if kept[id] = head; len(sessions) == 0 {
 					sessions = []string{id}
@@ -184,7 +188,9 @@ func readSession(ctx context.Context, store journal.Store, id string, opt journa
 		head := scan.Head
 		r.Head = &head
 	}
-	r.OK = scan.FirstError == nil
+	if r.OK = scan.FirstError == nil; !r.OK {
+		r.Next = schema.Body(r.damage()).Details["next"].(string)
+	}
 	return r, nil
 }
 
@@ -257,19 +263,25 @@ func (a *app) printReport(ctx context.Context, store journal.Store, r report) er
 		_, err := fmt.Fprintf(a.out, "%s  %s  %s: %s", word, inert(r.Session), r.Error.Kind, inert(r.Error.Message))
 		return err
 	}
-	if _, err := fmt.Fprintf(a.out, "%s  %s  %d events, %d epochs", word, inert(r.Session), r.Events, r.Epochs); err != nil {
+	if _, err := fmt.Fprintf(a.out, "%s  %s  %s, %s", word, inert(r.Session), many(r.Events, "event"), many(r.Epochs, "epoch")); err != nil {
 		return err
 	}
 	if r.Head != nil {
 		fmt.Fprintf(a.out, ", head %s", r.Head)
+	} else if r.OK {
+		io.WriteString(a.out, "; whether it ever had any, only a head kept elsewhere tells")
 	}
 	for _, d := range r.Repairs {
-		fmt.Fprintf(a.out, "\n      repaired in epoch %d by %s, %d lines in %d places left out: %s", d.Epoch, inert(d.By), d.Lines, d.Places, inert(d.Reason))
+		fmt.Fprintf(a.out, "\n      repaired in epoch %d by %s, %s in %s left out: %s", d.Epoch, inert(d.By), linesOf(d.Lines), many(d.Places, "place"), inert(d.Reason))
 	}
-	return r.each(ctx, store, func(f schema.Finding) error {
+	err := r.each(ctx, store, func(f schema.Finding) error {
 		_, err := fmt.Fprintf(a.out, "\n      %s", findingText(f))
 		return err
 	})
+	if err == nil && r.Next != "" {
+		_, err = fmt.Fprintf(a.out, "\n      next   %s", inert(r.Next))
+	}
+	return err
 }
 
 // findingText says a finding in a line.
@@ -277,6 +289,9 @@ func findingText(f schema.Finding) string {
 	why := string(f.Kind)
 	if f.Reason != "" {
 		why += "/" + string(f.Reason)
+	}
+	if f.Segment == 0 { // the session has none
+		return fmt.Sprintf("%s  %s: %s", f.Severity, why, inert(f.Detail))
 	}
 	return fmt.Sprintf("%s  %06d.jsonl line %d, byte %d, %d bytes: %s: %s", f.Severity, f.Segment, f.Line, f.Offset, f.Bytes, why, inert(f.Detail))
 }
