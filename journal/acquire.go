@@ -222,33 +222,48 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 	// made durable and its size noted. What a living predecessor adds later
 	// will not be acknowledged.
 	so := ScanOptions{below: j.epoch, sizes: map[uint64]int64{}}
-	for _, g := range slices.Backward(before.segments) {
-		size, err := j.writer.Settle(ctx, g.epoch)
-		if err != nil {
-			return err
+	var s *Scan
+	var begun, released bool
+	for sealed := before.open; ; sealed = s.open {
+		for _, g := range slices.Backward(before.segments) {
+			if _, noted := so.sizes[g.epoch]; !noted {
+				size, err := j.writer.Settle(ctx, g.epoch)
+				if err != nil {
+					return err
+				}
+				so.sizes[g.epoch] = size
+			}
+			if sealed != nil && g.epoch == sealed.epoch {
+				break
+			}
 		}
-		so.sizes[g.epoch] = size
-		if before.open != nil && g.epoch == before.open.epoch {
+		// (5) Read, newest first, never beyond a noted size.
+		if opt.NewState != nil {
+			j.state = opt.NewState()
+			so.State = j.state
+		}
+		j.ids, j.places, j.runs = map[ulid.ULID]uint64{}, nil, nil
+		s, begun, released = NewScan(j.store, j.session, so), false, false
+		if before.top() > 0 {
+			for it, err := range s.Items(ctx) {
+				if err != nil {
+					return err
+				}
+				if e := it.Event; e != nil {
+					j.note(e.ID, e.Seq, place{it.Segment, it.Offset})
+					begun = begun || begins(e)
+					released = e.Type == schema.TypeWriterReleased
+				}
+			}
+		}
+		// A seal whose sync had failed was in the page cache alone, and is gone
+		// now that the pages were dropped: then an older segment counts, which
+		// is yet to be settled.
+		if s.open == nil {
 			break
 		}
-	}
-	// (5) Read, newest first, never beyond a noted size.
-	if opt.NewState != nil {
-		j.state = opt.NewState()
-		so.State = j.state
-	}
-	s := NewScan(j.store, j.session, so)
-	begun, released := false, false
-	if before.top() > 0 {
-		for it, err := range s.Items(ctx) {
-			if err != nil {
-				return err
-			}
-			if e := it.Event; e != nil {
-				j.note(e.ID, e.Seq, place{it.Segment, it.Offset})
-				begun = begun || begins(e)
-				released = e.Type == schema.TypeWriterReleased
-			}
+		if _, noted := so.sizes[s.open.epoch]; noted {
+			break
 		}
 	}
 	if err := s.refuse(opt.Force); err != nil {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"steno/journal"
 	"steno/journal/journaltest"
 )
 
@@ -42,6 +43,23 @@ var cached = []struct {
 		c.append(j)
 		if j.Epoch() != 3 {
 			c.t.Errorf("the seal did not fail: the epoch is %d", j.Epoch())
+		}
+	}},
+	{"a seal, over a writer that was superseded", func(c *cutter) {
+		j := c.open()
+		c.append(j)
+		c.faults.CacheSync(5, journaltest.ErrDisk) // of the seal
+		opt := journaltest.Options()
+		opt.Force, opt.Reason = true, "the test says so"
+		if _, err := journal.Open(ctx, c.store, "s1", opt); err == nil {
+			c.t.Error("the seal did not fail")
+		}
+		c.faults.At(journaltest.Written, 1, func() { // and not synced
+			c.append(c.open())
+			c.cut("before the superseded writer knows")
+		})
+		if _, err := j.Append(ctx, journaltest.Note("by the first")); err == nil {
+			c.t.Error("the superseded writer has acknowledged")
 		}
 	}},
 	{"a blob that is there", func(c *cutter) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"steno/lease"
@@ -129,7 +130,7 @@ func (j *Journal) repair(ctx context.Context, before *Scan, claim schema.Claim, 
 	// Every segment, not only the newest: what is listed must be what is on the
 	// disk, and not what the page cache shows.
 	so := ScanOptions{State: opt.NewState(), Blobs: true, below: j.epoch, sizes: map[uint64]int64{}}
-	for _, g := range before.segments {
+	for _, g := range slices.Backward(before.segments) {
 		size, err := j.writer.Settle(ctx, g.epoch)
 		if err != nil {
 			return Repaired{Session: j.session}, err
