@@ -15,12 +15,15 @@ import (
 
 // A Client speaks to executors. It may be used from many goroutines.
 //
-// A request without an answer is repeated until its context ends; that is safe,
-// since every verb is idempotent: a call by its id, an append by the ids of
-// its events, which the client gives to those that have none.
+// A request without an answer is repeated until its context ends, or nobody has
+// been there to take it for 30 seconds; that is safe, since every verb is
+// idempotent: a call by its id, an append by the ids of its events, which the
+// client gives to those that have none.
 type Client struct {
 	conn   *nats.Conn
 	prefix string
+	// Set by NewClient and by tests only.
+	patience time.Duration
 }
 
 // NewClient makes a client of the executors behind prefix, "steno" if empty.
@@ -29,7 +32,7 @@ func NewClient(conn *nats.Conn, subjectPrefix string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{conn, p}, nil
+	return &Client{conn, p, Patience}, nil
 }
 
 // Open makes a session, or finds one that is there.
@@ -191,9 +194,13 @@ const (
 	repeatSoon  = 100 * time.Millisecond
 )
 
-// request asks until there is an answer or ctx ends. Its error then says what
-// was known last: Unavailable if nobody served, Timeout or Cancelled if somebody
-// may be at work.
+// Patience is how long a request waits while there is no connection, or no
+// executor on the server.
+const Patience = 30 * time.Second
+
+// request asks until there is an answer, ctx ends, or nobody has been there for
+// too long. Its error then says what was known last: Unavailable if nobody
+// served, Timeout or Cancelled if somebody may be at work.
 func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nats.Msg, error) {
 	if int64(len(payload)) > c.conn.MaxPayload() {
 		return nil, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the server takes %d", len(payload), c.conn.MaxPayload())
@@ -203,7 +210,8 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 		return nil, err
 	}
 	defer in.close()
-	var refused error // why the request before was not taken
+	var refused error   // why the request before was not taken
+	var alone time.Time // since when nobody is there; zero if somebody may be
 	for {
 		asked := time.Now()
 		if err := c.conn.PublishRequest(c.prefix+".v1."+verb, in.subject, payload); err != nil {
@@ -212,6 +220,13 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 		wait, cancel := context.WithTimeout(ctx, repeatAfter)
 		m, err := in.next(wait)
 		cancel()
+		if !errors.Is(err, nats.ErrNoResponders) && (err == nil || c.conn.IsConnected()) {
+			alone = time.Time{}
+		} else if alone.IsZero() {
+			alone = asked
+		} else if time.Since(alone) >= c.patience && ctx.Err() == nil {
+			return nil, schema.Errorf(schema.Unavailable, "nobody has been there to answer for %s; what was asked for may have been recorded", c.patience)
+		}
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
 			err = schema.Errorf(schema.Unavailable, "no executor answers")

@@ -278,3 +278,42 @@ func validate(t *testing.T, what string, s *jsonschema.Schema, b []byte) {
 		t.Errorf("%s %s: %v", what, b, err)
 	}
 }
+
+func TestAClientGivesUpWhereNobodyIsThere(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	for _, gone := range []string{"no executor", "no server"} {
+		client := p.client()
+		executor.SetPatience(client, time.Second)
+		if gone == "no server" {
+			p.nats.Stop()
+		}
+		began := time.Now()
+		_, err := client.Call(within(t), "s1", request("c1", "echo", `{}`))
+		wantErr(t, err, schema.Unavailable)
+		if took := time.Since(began); took < time.Second {
+			t.Errorf("%s: it gives up after %s", gone, took)
+		}
+	}
+}
+
+// A tool may take as long as it does: its executor is there.
+func TestAClientDoesNotGiveUpWhereAToolTakesLong(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	held := newCounter(true)
+	n := p.node([]executor.Tool{held.tool("held", false)})
+	n.open("s1")
+	executor.SetPatience(n.client, time.Millisecond)
+	seen, err := p.nats.Connect().SubscribeSync("steno.v1.call.s1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan executor.Answer, 1)
+	go func() { done <- n.call("s1", "c1", "held", `{}`) }()
+	for range 3 { // it has asked again twice
+		if _, err := seen.NextMsg(journaltest.Deadline); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(held.hold)
+	p.wantRecorded("s1", wait(t, "the answer", done))
+}

@@ -38,6 +38,9 @@ func SetStopWait(x *Executor, d time.Duration) { x.stopWait = d }
 // SetRetryFirst makes deliveries of the queue come again sooner.
 func SetRetryFirst(x *Executor, d time.Duration) { x.retryFirst = d }
 
+// SetPatience makes a client give up sooner where nobody is there.
+func SetPatience(c *Client, d time.Duration) { c.patience = d }
+
 // Disposition says what becomes of a delivery whose call ended in an error of
 // this kind, "" for a recorded result.
 func Disposition(k schema.Kind) string {

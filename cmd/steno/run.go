@@ -131,6 +131,9 @@ func (a *app) runLines(signal context.Context, b *backend, session string, in io
 			continue
 		}
 		sum.add(j)
+		if b.exec == nil && errors.Is(j.err, schema.Unavailable) {
+			stop() // it has been waited for; the other calls need not wait as long
+		}
 		if writeErr == nil {
 			if writeErr = a.printJob(j); writeErr != nil {
 				stop() // nobody sees what the other calls would do

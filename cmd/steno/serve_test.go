@@ -221,3 +221,29 @@ func TestAServeThatCannotBeReached(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestRunSaysThatItsServeIsGoneAndGoesOnWithTheNext(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	calls := `{"call_id":"c1","name":"bash","args":{"command":"touch begun; until [ -e go-on ]; do sleep 0.01; done"}}` + "\n" +
+		`{"call_id":"c2","name":"list"}` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "calls.jsonl"), []byte(calls), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.WriteFile(filepath.Join(dir, "go-on"), nil, 0o600) }() // the command of a serve that was killed goes on
+	s := serving(t, dir)
+	address := strings.TrimPrefix(pick(t, s.out.String(), "/url").(string), "nats://")
+	run := launch(t, dir, "run", "calls.jsonl", "--session", "s1")
+	run.until("the call does not begin", func() bool { _, err := os.Stat(filepath.Join(dir, "begun")); return err == nil })
+	s.signal(syscall.SIGKILL)
+	s.exit()
+	run.until("run does not say that the server is gone", func() bool { return strings.Contains(run.err.String(), "the server is gone") })
+	launch(t, dir, "serve", "--listen", address)
+	if code := run.exit(); code != 8 {
+		t.Errorf("exit %d", code)
+	}
+	out := strings.Split(strings.TrimSpace(run.out.String()), "\n")
+	if len(out) != 2 || pick(t, out[0], "/error/kind") != "interrupted" || pick(t, out[1], "/ok") != true {
+		t.Errorf("the results are %q", out)
+	}
+}

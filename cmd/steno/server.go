@@ -179,6 +179,7 @@ func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
 	}
 	wait := time.Duration(0)
 	if b.conn != nil {
+		a.tellLoss(b.conn)
 		if err := a.someoneServes(ctx, b.conn); err != nil {
 			return nil, errors.Join(err, b.close())
 		}
@@ -191,6 +192,17 @@ func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
 	b.calls, b.cancel = outliving(ctx, wait)
 	b.client, err = executor.NewClient(b.conn, "")
 	return b, err
+}
+
+// tellLoss says at once that the server of somebody else is gone, and that it is
+// back. Requests wait for it for a while by themselves.
+func (a *app) tellLoss(nc *nats.Conn) {
+	nc.SetDisconnectErrHandler(func(_ *nats.Conn, err error) {
+		if err != nil { // nil is our own close
+			fmt.Fprintf(a.err, "the server is gone; waits up to %s for it to come back\n", executor.Patience)
+		}
+	})
+	nc.SetReconnectHandler(func(*nats.Conn) { fmt.Fprintln(a.err, "the server is back") })
 }
 
 // someoneServes looks for an executor on the server that --nats names: without
