@@ -124,7 +124,7 @@ func (x *Executor) runRelease(ctx context.Context, session string, payload []byt
 	}
 	x.mu.Unlock()
 	if others > 0 {
-		return reply{}, schema.Errorf(schema.Backpressure, "%d requests are at work in session %s", others, session).With("session", session).
+		return reply{}, schema.Errorf(schema.Backpressure, "session %s is in use by calls or requests", session).With("session", session).
 			With("next", "wait for their results, then ask again")
 	}
 	if err := x.retire(s, ""); err != nil {

@@ -167,7 +167,7 @@ func TestNextNamesOnlySessionsThatCanBe(t *testing.T) {
 			t.Errorf("%q: got %q", s, got)
 		}
 	}
-	if got := schema.NotFound.Next("s1"); got != "look at the name; session.list has those that are there, and so has: steno session ls" {
+	if got := schema.NotFound.Next("s1"); got != "look at the name; session.open makes a session, and those that are there are listed by session.list or: steno session ls" {
 		t.Errorf("got %q", got)
 	}
 }
