@@ -512,7 +512,7 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 	store, faults := journaltest.Faulty(journaltest.Files(t))
 	r := journaltest.Rand(journaltest.Seed(t), 0)
 	var told []schema.Head
-	steps, cuts := 0, 0
+	steps, handed, sum := 0, false, cuts{}
 	faults.Each(func(point string) {
 		steps++
 		disk := faults.Disk(t, store)
@@ -520,8 +520,9 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 		for _, c := range journaltest.Cuts {
 			images = append(images, disk.Cut(c))
 		}
+		bytes, names := disk.Lost()
 		for _, img := range images {
-			cuts++
+			sum.add(handed, bytes, names)
 			l, err := journaltest.Read(img.Memory(), "s1", journal.ScanOptions{Blobs: true})
 			if err != nil && len(told) > 0 || l.FirstError != nil || len(l.Missing(told)) > 0 {
 				t.Errorf("step %d, at %s: %v, %v, acknowledged and not there: %v", steps, point, err, l.FirstError, l.Missing(told))
@@ -536,7 +537,9 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 		told = append(told, j.Head())
 	}
 	write := func(entries ...journal.Entry) {
+		handed = true
 		records, _ := j.Append(ctx, entries...)
+		handed = false
 		for _, r := range records {
 			told = append(told, r.Head())
 		}
@@ -555,7 +558,7 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 	if steps < 30 {
 		t.Errorf("there were only %d steps", steps)
 	}
-	journaltest.Tried("power, at every step of blobs: %d steps, %d cuts", steps, cuts)
+	journaltest.Tried("power, at every step of blobs: %d steps, %s", steps, sum)
 }
 
 // A writer that was forced out may wake up in the middle of a blob, with all

@@ -92,11 +92,12 @@ func TestPowerCutAfterTheCacheHasLied(t *testing.T) {
 		w.do(c)
 		c.cut("at the end")
 		if len(c.wrong) > 0 {
-			t.Errorf("%s: %d of %d, the first: %s", w.name, len(c.wrong), c.images, c.wrong[0])
+			t.Errorf("%s: %d of %d, the first: %s", w.name, len(c.wrong), c.all, c.wrong[0])
 		}
-		if c.images < 20*len(journaltest.Cuts) {
-			t.Errorf("%s: there were only %d images", w.name, c.images)
+		if c.all < 20*len(journaltest.Cuts) {
+			t.Errorf("%s: there were only %d images", w.name, c.all)
 		}
+		journaltest.Tried("power, the cache has lied to %s: %s", w.name, c.cuts)
 	}
 }
 

@@ -23,6 +23,7 @@ func smallDisk(t *testing.T) string {
 	dir := t.TempDir()
 	switch err := unix.Mount("steno-test", dir, "tmpfs", 0, "size=64k,mode=0700"); {
 	case err == unix.EPERM && os.Geteuid() == 0:
+		journaltest.Tried("a real full disk, by %s: SKIPPED: no right to mount", t.Name())
 		return ""
 	case err == unix.EPERM:
 		t.Skip("needs the right to mount")

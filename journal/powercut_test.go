@@ -20,7 +20,8 @@ type cutter struct {
 	faults       *journaltest.Faults
 	acknowledged []schema.Head
 	full         func() // called once, when an append finds the disk full
-	images       int
+	handed       bool   // an append is under way
+	cuts                // as many images
 	wrong        []string
 }
 
@@ -41,8 +42,9 @@ func (c *cutter) everywhere(n int) {
 
 func (c *cutter) cut(where string) {
 	disk := c.faults.Disk(c.t, c.store)
+	bytes, names := disk.Lost()
 	for _, cut := range journaltest.Cuts {
-		c.images++
+		c.add(c.handed, bytes, names)
 		image, faults := journaltest.Faulty(disk.Cut(cut).Files(c.t))
 		faults.LeaveOutSync() // the image itself need not last
 		j, err := journal.Open(ctx, image, "s1", journaltest.Options())
@@ -83,7 +85,9 @@ func (c *cutter) open() *journal.Journal {
 
 func (c *cutter) append(j *journal.Journal) {
 	c.t.Helper()
+	c.handed = true
 	journaltest.Append(c.t, j, journaltest.Note("one"), journaltest.Note("two"))
+	c.handed = false
 	c.acknowledged = append(c.acknowledged, j.Head())
 }
 
@@ -164,9 +168,10 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			for _, w := range c.wrong {
 				t.Error(w)
 			}
-			if least := 60; c.images < least {
-				t.Errorf("the power was cut only %d times", c.images)
+			if least := 60; c.all < least {
+				t.Errorf("the power was cut only %d times", c.all)
 			}
+			journaltest.Tried("power, %s: %s", name, c.cuts)
 		})
 	}
 }

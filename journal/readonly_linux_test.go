@@ -68,6 +68,7 @@ func TestAReadOnlyMountIsReadAndNotWritten(t *testing.T) {
 	case err == unix.EPERM && os.Geteuid() == 0:
 		// A container without the right to mount; the test below still shows
 		// what a reader does without the right to write.
+		journaltest.Tried("a read-only mount: SKIPPED: no right to mount")
 		return
 	case err == unix.EPERM:
 		t.Skip("needs the right to mount")
@@ -91,7 +92,8 @@ func TestALivingWriterIsSeenThroughAReadOnlyMount(t *testing.T) {
 	dir := t.TempDir()
 	switch err := unix.Mount(store.Dir(), dir, "", unix.MS_BIND, ""); {
 	case err == unix.EPERM && os.Geteuid() == 0:
-		return // a container without the right to mount
+		journaltest.Tried("a living writer through a read-only mount: SKIPPED: no right to mount")
+		return // a container
 	case err == unix.EPERM:
 		t.Skip("needs the right to mount")
 	case err != nil:
