@@ -112,6 +112,9 @@ func (j *Journal) advance(r *roll) error {
 		}
 	}
 	n, size, err := j.recordedBehind(ctx, r.next, j.epoch, j.size, j.seq, j.sum, r.behind)
+	if err == nil {
+		err = j.lastKept(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -259,6 +262,18 @@ func (j *Journal) recordedBehind(ctx context.Context, w Writer, epoch uint64, of
 	return n, size, nil
 }
 
+// lastKept reads our last durable event back. A disk may have answered success
+// for it and lost it, and that shows once the pages are dropped: what is not
+// there must not be pinned.
+func (j *Journal) lastKept(ctx context.Context) error {
+	r, err := j.Event(ctx, j.seq)
+	if err == nil && r.Sum != j.sum {
+		err = schema.Errorf(schema.CorruptLogLine, "event %d of session %s is another than was acknowledged", j.seq, j.session).
+			With("session", j.session).With("segment", j.epoch)
+	}
+	return err
+}
+
 // readBehind reads the lines of a segment from an offset on.
 func (s *Scan) readBehind(ctx context.Context, g *segment, offset int64) {
 	r, err := s.lines(ctx, g.epoch, offset, g.size)
@@ -315,7 +330,7 @@ func (j *Journal) outcome(r *roll, of int) string {
 		return outcomeOf(len(r.told), of)
 	}
 	n, _, err := j.recordedBehind(context.Background(), j.writer, j.epoch, j.size, j.seq, j.sum, r.behind)
-	if err != nil || n > 0 {
+	if err != nil || n > 0 || j.lastKept(context.Background()) != nil {
 		return Unknown.String()
 	}
 	return outcomeOf(len(r.told), of)

@@ -309,3 +309,26 @@ func TestALineThatGrowsOverTheLimitInARoll(t *testing.T) {
 	}
 	journaltest.Append(t, j, journaltest.Note("goes on"))
 }
+
+// A disk that has answered success for a line and lost it shows that once its
+// pages are dropped. Nothing is acknowledged behind it any more.
+func TestARollDoesNotPinWhatTheDiskHasLost(t *testing.T) {
+	store, faults := journaltest.Faulty(journaltest.Files(t))
+	j := journaltest.OpenWith(t, store, "s1", journaltest.Options())
+	journaltest.Append(t, j, journaltest.Note("kept"))
+	faults.CacheSync(1, nil)
+	journaltest.Append(t, j, journaltest.Note("acknowledged and lost"))
+	lost := j.Head()
+	faults.FailSync(1, journaltest.ErrDisk)
+	_, err := j.Append(ctx, journaltest.Note("behind it"))
+	if !errors.Is(err, schema.SyncFailed) || schema.AsError(err).Details["roll"] != string(schema.CorruptLogLine) ||
+		schema.AsError(err).Details["outcome"] != "unknown" {
+		t.Errorf("the append behind it gives %v, %v", err, schema.AsError(err).Details)
+	}
+	if _, err := j.Append(ctx, journaltest.Note("later")); !errors.Is(err, schema.SyncFailed) {
+		t.Errorf("a later one gives %v", err)
+	}
+	if l, err := journaltest.Read(store, "s1", journal.ScanOptions{Head: lost}); err != nil || l.FirstError == nil {
+		t.Errorf("the log is read as sound: %+v, %v", l, err)
+	}
+}

@@ -118,6 +118,9 @@ func (a *app) runLines(signal context.Context, b *backend, session string, in io
 				if j.stopped = ctx.Err() != nil; !j.stopped {
 					j.answer, j.err = b.client.Call(b.calls, session, j.call)
 					j.stopped = j.err != nil && ctx.Err() != nil && b.calls.Err() != nil
+					if b.exec == nil && errors.Is(j.err, schema.Unavailable) {
+						stop() // it has been waited for; the other calls need not wait as long
+					}
 				}
 				close(j.done)
 			}
@@ -131,9 +134,6 @@ func (a *app) runLines(signal context.Context, b *backend, session string, in io
 			continue
 		}
 		sum.add(j)
-		if b.exec == nil && errors.Is(j.err, schema.Unavailable) {
-			stop() // it has been waited for; the other calls need not wait as long
-		}
 		if writeErr == nil {
 			if writeErr = a.printJob(j); writeErr != nil {
 				stop() // nobody sees what the other calls would do
