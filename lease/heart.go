@@ -126,7 +126,7 @@ func (t *heart) run() {
 	defer close(t.done)
 	var beside sync.WaitGroup // however much there is to sweep, the beat goes on
 	defer beside.Wait()
-	beside.Go(func() { t.all.sweep(t.stop) })
+	beside.Go(func() { t.all.sweep(t.beat.Holder, t.stop) })
 	tick := time.NewTicker(Interval)
 	defer tick.Stop()
 	for {
@@ -242,8 +242,9 @@ func (t *heart) remove() {
 }
 
 // sweep removes the beats of holders that are certainly dead: nobody holds
-// their lock. What else is in their folders stays.
-func (h *Holders) sweep(stop <-chan struct{}) {
+// their lock. What else is in their folders stays. own is looked after by its
+// heart, and is never dead.
+func (h *Holders) sweep(own string, stop <-chan struct{}) {
 	all, err := openFolder(h.store, "holders")
 	if err != nil {
 		return
@@ -265,7 +266,7 @@ func (h *Holders) sweep(stop <-chan struct{}) {
 				return
 			default:
 			}
-			if schema.ValidSession(name) {
+			if schema.ValidSession(name) && name != own {
 				sweepOne(all, name)
 			}
 		}
