@@ -95,6 +95,7 @@ type Scan struct {
 	time      time.Time
 	bad       uint64 // unreadable lines since the last event
 	aside     uint64 // sound lines since then that are no part of this session
+	several   bool   // one of the unreadable lines may have been any number of events
 	excused   bool   // a whole piece is missing here and has its name
 	hole      hole
 	skips     map[skipAt][]skip // what repairs list

@@ -177,7 +177,7 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 		// A newline that became a NUL is what a disk leaves that never wrote
 		// the block it stood in; any other byte was put there.
 		s.found(ctx, r.finding(g), schema.TerminatorDamaged, true)
-		s.bad++
+		s.spoil(schema.TerminatorDamaged)
 		g.end, g.endLine = r.next0, r.number
 	case s.above(ctx, g, r.offset, s.last+1):
 		if s.live(g) && s.Lease.Epoch == g.epoch {
@@ -195,9 +195,15 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 			why = schema.TerminatorDamaged
 		}
 		s.found(ctx, r.finding(g), why, true)
-		s.bad++
+		s.spoil(why)
 		g.end, g.endLine = r.next0, r.number
 	}
+}
+
+// spoil counts a line that cannot be read, and may have been an event, or many.
+func (s *Scan) spoil(why error) {
+	s.bad++
+	s.several = s.several || errors.Is(why, schema.GluedLines) || errors.Is(why, schema.OverLimit)
 }
 
 // tear ends the open segment: from this line on nothing was ever acknowledged.
@@ -214,7 +220,7 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 		if g.headerErr != nil {
 			s.found(ctx, r.finding(g), g.headerErr, false)
 			if !r.long && errors.Is(e.Decode(r.line), schema.GluedLines) {
-				s.bad++ // an event may have stood on this line
+				s.spoil(schema.GluedLines) // an event may have stood on this line
 			}
 		}
 		s.end = r.next0
@@ -235,7 +241,7 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	}
 	if why != nil {
 		s.foundLine(ctx, g, r, why, true, number)
-		s.bad++
+		s.spoil(why)
 		return true
 	}
 	switch {
@@ -278,9 +284,9 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	case named:
 	case s.wider(e.Seq):
 		s.foundLine(ctx, g, r, schema.SeqGap, true, number)
-	case missing > 0 && (s.excused || s.bad < missing && s.bad+s.aside > 0):
-		// bad lines that are named already may be the missing ones
-	case missing > 0 && s.bad == 0:
+	case missing > 0 && (s.excused || s.several || s.bad+s.aside >= missing):
+		// what is named already may be the missing lines
+	case missing > 0:
 		s.foundLine(ctx, g, r, schema.SeqGap, true, number)
 	case missing == 0 && e.Prev != s.sum:
 		s.foundLine(ctx, g, r, schema.ChainBroken, false, number)
@@ -330,7 +336,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 	s.Events++
 	s.last, s.sum, s.end = e.Seq, e.Sum, r.next0
 	s.Head = e.Head()
-	s.bad, s.aside, s.excused, s.hole, s.run = 0, 0, false, hole{}, nil
+	s.bad, s.aside, s.several, s.excused, s.hole, s.run = 0, 0, false, false, hole{}, nil
 	s.opt.plan.close(e.Seq)
 	s.compare(ctx, g, r, e)
 	if g == s.open {
