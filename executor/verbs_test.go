@@ -393,9 +393,17 @@ func TestAnAppendIsRecordedOnce(t *testing.T) {
 	if part, err := n.client.Append(within(t), "s1", batch(ids[1])...); err != nil || part.Events[0] != first.Events[1] {
 		t.Errorf("one of them is answered %+v, %v", part, err)
 	}
-	_, err = n.client.Append(within(t), "s1", batch(ids[2], "01J00000000000000000000004")...)
+	_, err = n.client.Append(within(t), "s1", batch(ids[1], "01J00000000000000000000004")...)
 	wantErr(t, err, schema.AlreadyExists)
 	if l := p.read("s1"); l.State.Notes != 3 {
+		t.Errorf("%d notes are recorded", l.State.Notes)
+	}
+	// As if its writer had died behind the first of the two.
+	rest, err := n.client.Append(within(t), "s1", batch(ids[2], "01J00000000000000000000004")...)
+	if err != nil || len(rest.Events) != 2 || rest.Events[0] != first.Events[2] {
+		t.Errorf("the rest of a batch is answered %+v, %v", rest, err)
+	}
+	if l := p.read("s1"); l.State.Notes != 4 {
 		t.Errorf("%d notes are recorded", l.State.Notes)
 	}
 	var callers sync.WaitGroup
@@ -407,7 +415,7 @@ func TestAnAppendIsRecordedOnce(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if l := p.read("s1"); l.State.Notes != 5 {
+	if l := p.read("s1"); l.State.Notes != 6 {
 		t.Errorf("%d notes are recorded", l.State.Notes)
 	}
 }

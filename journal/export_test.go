@@ -2,3 +2,10 @@ package journal
 
 // MakeDir makes a store's folder, with the sync that it uses.
 var MakeDir = makeDir
+
+// Waiting is why appends wait for room on the disk, nil while they do not.
+func (j *Journal) Waiting() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.full
+}

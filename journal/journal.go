@@ -20,11 +20,9 @@
 package journal
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -66,18 +64,6 @@ type Journal struct {
 	dead   error                // why it takes no more appends
 }
 
-type place struct {
-	epoch  uint64
-	offset int64
-}
-
-// A run is events whose numbers follow each other. Where a repair has left
-// something out, the next one begins.
-type run struct {
-	seq uint64 // of its first event
-	at  int    // index of that event's place
-}
-
 // An Entry is an event that is yet to be written. Data must come from
 // [schema.Compact]; values in it that are too large for a line become blobs,
 // see [schema.TakeOut]. A zero ID is given by the journal; an entry whose ID is
@@ -96,32 +82,6 @@ type Record struct {
 }
 
 func newID() ulid.ULID { return ulid.MustNew(ulid.Now(), rand.Reader) }
-
-func (j *Journal) note(id ulid.ULID, seq uint64, p place) {
-	n := len(j.places)
-	if k := len(j.runs); k == 0 || seq-j.runs[k-1].seq != uint64(n-j.runs[k-1].at) {
-		j.runs = append(j.runs, run{seq, n})
-	}
-	j.places = append(j.places, p)
-	j.ids[id] = seq
-}
-
-// place finds an event.
-func (j *Journal) place(seq uint64) (p place, ok bool) {
-	k, _ := slices.BinarySearchFunc(j.runs, seq, func(r run, seq uint64) int { return cmp.Compare(r.seq, seq+1) })
-	if k == 0 {
-		return place{}, false
-	}
-	end := len(j.places)
-	if k < len(j.runs) {
-		end = j.runs[k].at
-	}
-	r := j.runs[k-1]
-	if seq-r.seq >= uint64(end-r.at) {
-		return place{}, false
-	}
-	return j.places[r.at+int(seq-r.seq)], true
-}
 
 // Session is the id of the session.
 func (j *Journal) Session() string { return j.session }
@@ -164,7 +124,15 @@ func (j *Journal) Err() error {
 //
 // What the fold refuses, what does not fit its type (InvalidArgs) and a line
 // over MaxLine (LineTooLong) change nothing, and neither does a blob that
-// cannot be stored (LogWriteFailed, UnsafeStatePath): the journal goes on.
+// cannot be stored (LogWriteFailed, UnsafeStatePath): the journal goes on. So it
+// does where a line is too long only with the numbers of a new epoch, into which
+// it rolled; then details.outcome may be recorded_in_part, as below.
+//
+// Entries whose ids are recorded are not written again. Where they are the
+// beginning of the batch and the end of the log, which is what a writer leaves
+// that died while it appended, the rest is written; any other part of a batch
+// is AlreadyExists, with the recorded ids in details.recorded.
+//
 // After a write or sync of lines that fails the journal rolls: it goes on in
 // the next epoch, and what is returned was found on the disk or written again
 // under the same ids, so epoch and numbers are those of the records. A full
@@ -184,11 +152,14 @@ func (j *Journal) append(ctx context.Context, mayRoll bool, entries []Entry) ([]
 		return nil, err
 	}
 	defer func() { <-j.lane }()
-	b, err := j.prepare(context.Background(), entries)
+	b, err := j.encode(context.Background(), entries)
 	if err != nil || len(b.fresh) == 0 {
-		return b.records, err
+		return b.known, err
 	}
 	if err := j.put(ctx, b.blobs, mayRoll); err != nil {
+		if len(b.known) > 0 {
+			err = schema.AsError(err).With("outcome", outcomeOf(len(b.known), len(entries)))
+		}
 		return nil, err
 	}
 	if _, err := j.writer.Append(context.Background(), b.lines); err != nil {
@@ -201,7 +172,7 @@ func (j *Journal) append(ctx context.Context, mayRoll bool, entries []Entry) ([]
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.apply(b.records, b.fresh)
-	return b.records, nil
+	return append(b.known, b.records...), nil
 }
 
 // put stores blobs. One that does not fit is waited for like the lines: the
@@ -254,19 +225,11 @@ func (j *Journal) enter(ctx context.Context) error {
 
 // A batch is the entries of one append, ready to be written.
 type batch struct {
-	records []Record       // as they are told and read back
-	fresh   []schema.Event // as the state is moved by them; none if all are recorded already
+	known   []Record       // recorded already: all, or the beginning
+	records []Record       // the others, as they are told and read back
+	fresh   []schema.Event // as the state is moved by them
 	lines   []byte
 	blobs   []schema.Blob
-}
-
-func (j *Journal) prepare(ctx context.Context, entries []Entry) (batch, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.dead != nil {
-		return batch{}, j.dead
-	}
-	return j.encode(ctx, entries)
 }
 
 // apply moves the state by records that are durable, from the end of what is
@@ -296,12 +259,18 @@ func (j *Journal) die(err error) {
 // the stored line.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// encode checks entries and makes their lines. If every entry is recorded
-// already it returns their records and nothing fresh.
+// encode checks entries and makes their lines. The caller has the lane, and
+// nobody else moves anything; mu is not held while this reads or hashes, for
+// others look at the journal meanwhile.
 func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
-	if known, err := j.recorded(ctx, entries); known != nil || err != nil {
-		return batch{records: known}, err
+	if err := j.Err(); err != nil {
+		return batch{}, err
 	}
+	known, err := j.recorded(ctx, entries)
+	if err != nil || len(known) == len(entries) {
+		return batch{known: known}, err
+	}
+	entries = entries[len(known):]
 	small, blobs, err := takeOut(entries)
 	if err != nil {
 		return batch{}, err
@@ -335,7 +304,10 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 		}
 	}
 	if j.state != nil {
-		if err := j.state.Check(fresh); err != nil {
+		j.mu.Lock()
+		err := j.state.Check(fresh)
+		j.mu.Unlock()
+		if err != nil {
 			return batch{}, err
 		}
 	}
@@ -347,67 +319,7 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 			fresh[i].Data = entries[i].Data
 		}
 	}
-	return batch{records, fresh, lines, blobs}, nil
-}
-
-// recorded answers entries whose ids are in the log. A batch that is there
-// only in part was never one append of ours, and is refused.
-func (j *Journal) recorded(ctx context.Context, entries []Entry) ([]Record, error) {
-	seen := map[ulid.ULID]bool{}
-	var known []Record
-	for _, in := range entries {
-		if in.ID == (ulid.ULID{}) {
-			continue
-		}
-		if seen[in.ID] {
-			return nil, schema.Errorf(schema.InvalidArgs, "event id %s stands twice in one append", in.ID).With("session", j.session)
-		}
-		seen[in.ID] = true
-		if seq := j.ids[in.ID]; seq > 0 {
-			r, err := j.read(ctx, seq)
-			if err != nil {
-				return nil, err
-			}
-			known = append(known, r)
-		}
-	}
-	if len(known) > 0 && len(known) < len(entries) {
-		return nil, schema.Errorf(schema.AlreadyExists, "%d of %d events of this append are recorded already", len(known), len(entries)).
-			With("session", j.session).With("next", "append those that are not recorded, under their own ids")
-	}
-	return known, nil
-}
-
-// Event reads event seq back from the log: NotFound beyond its end, and for a
-// number that a repair has left out.
-func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.read(ctx, seq)
-}
-
-func (j *Journal) read(ctx context.Context, seq uint64) (Record, error) {
-	p, ok := j.place(seq)
-	if !ok {
-		return Record{}, schema.Errorf(schema.NotFound, "session %s has no event %d", j.session, seq).With("session", j.session)
-	}
-	f, err := j.store.Read(ctx, j.session, p.epoch, p.offset)
-	if err != nil {
-		return Record{}, err
-	}
-	r := newLineReader(f, p.offset, p.offset+schema.MaxLine+1)
-	defer r.Close()
-	var e schema.Event
-	if !r.next() || !r.whole || e.Decode(r.line) != nil || e.Session != j.session || e.Seq != seq {
-		err := schema.Errorf(schema.CorruptLogLine, "event %d of session %s is no longer what was written", seq, j.session).
-			With("session", j.session).With("segment", p.epoch).With("offset", p.offset)
-		return Record{}, err.Cause(r.err)
-	}
-	line := slices.Clone(r.line)
-	if err := e.Decode(line); err != nil { // so that Data outlives the reader
-		return Record{}, err
-	}
-	return Record{e, line}, nil
+	return batch{known, records, fresh, lines, blobs}, nil
 }
 
 // Release ends the epoch in good order: it writes writer_released and gives

@@ -48,7 +48,7 @@ type claimed struct {
 // maybe by the write that failed. A full disk is waited for until ctx ends or
 // the journal is closed.
 func (j *Journal) goOn(ctx context.Context, b batch, why error) ([]Record, error) {
-	r := &roll{why: why, rest: b.records, fresh: b.fresh, behind: b.records, top: j.writer, epoch: j.epoch}
+	r := &roll{why: why, told: b.known, rest: b.records, fresh: b.fresh, behind: b.records, top: j.writer, epoch: j.epoch}
 	defer j.wait(nil)
 	defer func() { r.release(j.writer) }()
 	err := why
@@ -59,7 +59,7 @@ func (j *Journal) goOn(ctx context.Context, b batch, why error) ([]Record, error
 				return r.told, nil
 			}
 			if errors.Is(err, schema.LineTooLong) { // the larger numbers have made it so
-				return nil, schema.AsError(err).With("outcome", outcomeOf(len(r.told), len(b.records)))
+				return nil, schema.AsError(err).With("outcome", outcomeOf(len(r.told), len(b.known)+len(b.records)))
 			}
 		}
 		if !lease.IsFull(err) {
@@ -70,7 +70,7 @@ func (j *Journal) goOn(ctx context.Context, b batch, why error) ([]Record, error
 			break
 		}
 	}
-	return nil, j.end(r, len(b.records), err)
+	return nil, j.end(r, len(b.known)+len(b.records), err)
 }
 
 // advance claims the next epoch, reads what the disk has, seals, and applies
@@ -404,11 +404,4 @@ func (j *Journal) wait(full error) {
 	if changed && j.waiting != nil {
 		j.waiting(full)
 	}
-}
-
-// Waiting is why appends wait for room on the disk, nil while they do not.
-func (j *Journal) Waiting() error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.full
 }
