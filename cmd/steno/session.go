@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -163,7 +164,8 @@ func (a *app) showBlob(ctx context.Context, store journal.Store, id, sum string)
 	if a.onTerminal() {
 		return usage("a blob is written as it is, and may do anything to a terminal").With("next", "send it to a file, or through a pipe")
 	}
-	r, err := journal.OpenBlob(ctx, store, id, schema.Ref{SHA256: sum, Bytes: -1})
+	// No further than its line says: a damaged one may unpack to a gigabyte.
+	r, err := journal.OpenBlob(ctx, store, id, schema.Ref{SHA256: sum, Bytes: blobLength(ctx, store, id, sum)})
 	if err != nil {
 		if schema.AsError(err).Details["reason"] == string(schema.BlobMissing) { // whether a line names it, verify says
 			return schema.Errorf(schema.NotFound, "session %s has no blob %s", id, sum).With("session", id).With("next", "run: steno verify "+id)
@@ -173,6 +175,25 @@ func (a *app) showBlob(ctx context.Context, store journal.Store, id, sum string)
 	defer r.Close()
 	_, err = io.Copy(a.out, r)
 	return err
+}
+
+// blobLength is how long the log says that a blob is, -1 if no line names it.
+func blobLength(ctx context.Context, store journal.Store, id, sum string) int64 {
+	for it, err := range journal.NewScan(store, id, journal.ScanOptions{}).Items(ctx) {
+		if err != nil {
+			break
+		}
+		if it.Event == nil || !bytes.Contains(it.Event.Data, []byte(sum)) {
+			continue
+		}
+		refs, _ := schema.Refs(it.Event.Data)
+		for _, r := range refs {
+			if r.Ref.SHA256 == sum {
+				return r.Ref.Bytes
+			}
+		}
+	}
+	return -1
 }
 
 // about says an event in a few words.
