@@ -100,7 +100,7 @@ var damages = []struct {
 		[]place{{kind: schema.TailSuspect, reason: schema.ChainBroken, segment: 3, line: 5}}, nil},
 	{"a line that was taken out", func(s segments) { s.set(3, 4) },
 		[]place{{kind: corrupt, reason: schema.SeqGap, segment: 3, line: 4, last: 13, next: 15}}, []uint64{14}},
-	{"a bad line, and a line taken out behind it", func(s segments) { s[3][len(s[3])-len(s.line(3, 5))-len(s.line(3, 4))-100] ^= 1; s.set(3, 4) },
+	{"a bad line, and a line taken out behind it", func(s segments) { s.replace(3, 3, `["a"]`, `["b"]`); s.set(3, 4) },
 		[]place{{kind: corrupt, reason: schema.SumMismatch, segment: 3, line: 3, last: 12, next: 15},
 			{kind: corrupt, reason: schema.SeqGap, segment: 3, line: 4, last: 12, next: 15}}, []uint64{13, 14}},
 	{"a line of another session, and a line taken out behind it", func(s segments) {
