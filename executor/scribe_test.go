@@ -47,7 +47,7 @@ type outcome struct {
 // it is told. It answers each order but park, unpark and limit by "answer
 // OUTCOME", and says "waiting" when an append waits for room on the disk.
 func scribe([]byte) error {
-	todo := make(chan order)
+	orders := make(chan order)
 	unpark := make(chan struct{})
 	parked := false
 	var disk atomic.Pointer[journaltest.Faults]
@@ -71,13 +71,13 @@ func scribe([]byte) error {
 					disk.Load().Fill(*o.Free)
 				}
 			default:
-				todo <- o
+				orders <- o
 			}
 		}
 		os.Exit(0) // the parent is gone
 	}()
 	var j *journal.Journal
-	for o := range todo {
+	for o := range orders {
 		var out outcome
 		err := func() (err error) {
 			switch o.Do {

@@ -20,10 +20,10 @@ import (
 // the steady clock is another one: the holder is watched, and not believed.
 func TestAHolderInAnotherNamespaceIsSeen(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root makes these namespaces without a user namespace")
+		journaltest.Lacks(t, "root, who makes namespaces without a user namespace")
 	}
 	if _, err := os.Stat("/proc/self/ns/time"); err != nil {
-		t.Skip("this kernel has no time namespaces")
+		journaltest.Lacks(t, "time namespaces")
 	}
 	for name, c := range map[string]struct {
 		attr  syscall.SysProcAttr
@@ -36,7 +36,7 @@ func TestAHolderInAnotherNamespaceIsSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if err := (&exec.Cmd{Path: "/proc/self/exe", Args: []string{"", "-test.run=^$"}, SysProcAttr: &c.attr}).Run(); errors.Is(err, syscall.EPERM) {
-				t.Skip("a container without the right to make namespaces")
+				journaltest.Lacks(t, "the right to make namespaces")
 			}
 			store := journaltest.Files(t)
 			p := journaltest.StartIn(t, &c.attr, "writer", journaltest.Writer{Dir: store.Dir(), Session: "s1", Step: true})

@@ -86,7 +86,7 @@ func (d *data) field(key []byte) *jsontext.Value {
 func (d *data) parse(b []byte) error {
 	i := 1
 	for len(b) > 2 && b[0] == '{' {
-		end := skip(b, i)
+		end := schema.SkipValue(b, i)
 		if end < 0 || b[end] != ':' || b[i] != '"' {
 			break
 		}
@@ -95,7 +95,7 @@ func (d *data) parse(b []byte) error {
 			key = []byte(text(b[i:end]))
 		}
 		at := end + 1
-		if i = skip(b, at); i < 0 {
+		if i = schema.SkipValue(b, at); i < 0 {
 			break
 		}
 		if f := d.field(key); f != nil {
@@ -110,39 +110,6 @@ func (d *data) parse(b []byte) error {
 		return nil
 	}
 	return schema.Errorf(schema.InvalidArgs, "data is not an object")
-}
-
-// skip is where the JSON value at b[i] ends, -1 if nothing follows it.
-func skip(b []byte, i int) int {
-	for depth := 0; i < len(b); i++ {
-		switch b[i] {
-		case '"':
-			for i++; i < len(b) && b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']':
-			if depth == 0 { // behind a number or a word
-				return i
-			}
-			depth--
-		case ',', ':':
-			if depth == 0 {
-				return i
-			}
-			continue
-		default:
-			continue
-		}
-		if depth == 0 && i+1 < len(b) {
-			return i + 1
-		}
-	}
-	return -1
 }
 
 // answer is the result that the fold makes of a tool_result.

@@ -390,19 +390,19 @@ func members(b []byte, f func(key string, start, from, to int) bool) {
 		return
 	}
 	for i := 1; i < len(b) && b[i] == '"'; i++ {
-		end := skipValue(b, i)
+		end := SkipValue(b, i)
 		if end < 0 || b[end] != ':' {
 			return
 		}
 		key, start, from := string(unquote(b[i:end])), i, end+1
-		if i = skipValue(b, from); i < 0 || !f(key, start, from, i) {
+		if i = SkipValue(b, from); i < 0 || !f(key, start, from, i) {
 			return
 		}
 	}
 }
 
-// skipValue is where the JSON value at b[i] ends, -1 if nothing follows it.
-func skipValue(b []byte, i int) int {
+// SkipValue is where the compact JSON value at b[i] ends, -1 if nothing follows it.
+func SkipValue(b []byte, i int) int {
 	for depth := 0; i < len(b); i++ {
 		switch b[i] {
 		case '"':

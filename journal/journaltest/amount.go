@@ -65,6 +65,14 @@ func Tried(format string, args ...any) {
 	fmt.Printf("tried "+format+"\n", args...)
 }
 
+// Lacks ends a test that this machine cannot run, and says what it lacks. It
+// is a skip, which .ci/run counts and lists; any other skip as root on Linux
+// fails there.
+func Lacks(t testing.TB, what string) {
+	t.Helper()
+	t.Skip("this machine lacks " + what)
+}
+
 // Keep copies a folder where it outlives the test, if the test fails.
 func Keep(t testing.TB, dir string) {
 	t.Cleanup(func() {
