@@ -143,6 +143,7 @@ type Dir struct {
 	root   *os.Root
 	self   *os.File // the folder itself, for its descriptor and its sync
 	info   os.FileInfo
+	node   node
 	faults *Faults
 }
 
@@ -171,12 +172,16 @@ func Open(parent *os.Root, session string, faults *Faults) (*Dir, error) {
 		d.Close()
 		return nil, readFailed(session, err)
 	}
+	d.node = nodeOf(d.info)
 	if !os.SameFile(fi, d.info) || d.info.Mode().Perm()&0o022 != 0 {
 		d.Close()
 		return nil, unsafePath(session, "the session's folder is a link or may be written by others")
 	}
 	return d, nil
 }
+
+// fd is the folder's descriptor.
+func (d *Dir) fd() int { return int(d.self.Fd()) }
 
 // Close closes the folder. Slots that were claimed in it stay open.
 func (d *Dir) Close() error {

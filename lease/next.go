@@ -3,8 +3,9 @@ package lease
 import (
 	"errors"
 	"io/fs"
-	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"steno/schema"
 )
@@ -51,7 +52,7 @@ func (d *Dir) again() (*Dir, error) {
 	if err != nil {
 		return nil, readFailed(d.name, err)
 	}
-	c := &Dir{parent: d.parent, name: d.name, path: d.path, root: root, info: d.info, faults: d.faults}
+	c := &Dir{parent: d.parent, name: d.name, path: d.path, root: root, info: d.info, node: d.node, faults: d.faults}
 	if c.self, err = root.Open("."); err != nil {
 		c.Close()
 		return nil, readFailed(d.name, err)
@@ -62,16 +63,24 @@ func (d *Dir) again() (*Dir, error) {
 // inPlace looks whether segment and folder are where we have them. The folder
 // is looked for by its whole path, so that a moved or deleted store is noticed
 // too; the segment in the folder that is held open.
-func (s *Slot) inPlace() (own os.FileInfo, err error) {
-	own, err = s.dir.root.Lstat(s.name)
-	if err != nil || !os.SameFile(own, s.info) {
-		return nil, s.lost("the segment is no longer at its name")
+func (s *Slot) inPlace() (size int64, err error) {
+	if err := s.lookAt(s.dir.fd(), s.name); err != nil || seenNode(&s.seen) != s.node {
+		return 0, s.lost("the segment is no longer at its name")
 	}
-	folder, err := os.Lstat(s.dir.path)
-	if err != nil || !os.SameFile(folder, s.dir.info) {
-		return nil, s.lost("the session's folder is no longer at its name")
+	size = s.seen.Size
+	if err := s.lookAt(unix.AT_FDCWD, s.dir.path); err != nil || seenNode(&s.seen) != s.dir.node {
+		return 0, s.lost("the session's folder is no longer at its name")
 	}
-	return own, nil
+	return size, nil
+}
+
+// lookAt notes what stands at a name, which is not followed where it is a link.
+func (s *Slot) lookAt(dir int, name string) error {
+	for {
+		if err := unix.Fstatat(dir, name, &s.seen, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 func (s *Slot) lost(why string) error {

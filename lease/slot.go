@@ -9,6 +9,7 @@ import (
 
 	"github.com/gofrs/flock"
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sys/unix"
 
 	"steno/schema"
 )
@@ -21,7 +22,8 @@ type Slot struct {
 	name  string
 	after string // name of the successor's slot
 	file  *os.File
-	info  os.FileInfo
+	node  node
+	seen  unix.Stat_t  // of the last look, kept so that a check makes no garbage
 	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
 	size  int64        // of what we have written
 	fresh bool         // the seal is not written yet
@@ -83,9 +85,11 @@ func (d *Dir) claim(epoch uint64, header []byte, room int64) (*Slot, error) {
 		}
 		return fail(writeFailed(d.name, "the claim cannot be published", err))
 	}
-	if s.info, err = f.Stat(); err != nil {
+	fi, err := f.Stat()
+	if err != nil {
 		return fail(readFailed(d.name, err))
 	}
+	s.node = nodeOf(fi)
 	d.faults.at("claimed")
 	return s, nil
 }
@@ -232,17 +236,17 @@ func (s *Slot) Check() error {
 }
 
 func (s *Slot) check() error {
-	if _, err := s.dir.root.Lstat(s.after); !errors.Is(err, fs.ErrNotExist) {
+	if err := s.lookAt(s.dir.fd(), s.after); err != unix.ENOENT {
 		if err != nil {
 			return s.lost("the successor's slot cannot be looked at: " + Cause(err))
 		}
 		return s.lost(fmt.Sprintf("epoch %d has been claimed by another writer", s.epoch+1))
 	}
-	own, err := s.inPlace()
+	size, err := s.inPlace()
 	if err != nil {
 		return err
 	}
-	if own.Size() != s.size {
+	if size != s.size {
 		return s.lost("somebody else has changed the segment")
 	}
 	return nil

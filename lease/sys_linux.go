@@ -25,7 +25,7 @@ func lockOf(f *os.File) (*flock.Flock, error) {
 
 // publish gives a claim its name, in one step that fails if the slot is taken.
 func publish(d *Dir, tmp, name string) error {
-	fd := int(d.self.Fd())
+	fd := d.fd()
 	err := unix.Renameat2(fd, tmp, fd, name, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) {
 		return schema.Errorf(schema.LeaseStoreUnsupported, "this file system cannot rename without replacing").With("session", d.name).Cause(err)
