@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"crypto/sha256"
 
 	"steno/schema"
@@ -15,27 +16,36 @@ type Checker struct {
 	lost  map[callKey]uint64 // calls whose own event is missing, with the seq of the first event that names them
 	holes bool               // events are missing somewhere before
 	ended bool
+
+	spare  schema.Fields // for what was not decoded from a line
+	lastID []byte        // the id that was asked for last,
+	last   callKey       // and its key
 }
 
 // A callKey stands for a call's id: two that have the same one are found by
 // nobody.
 type callKey [16]byte
 
-func keyOf(id string) (k callKey) {
-	sum := sha256.Sum256([]byte(id))
-	copy(k[:], sum[:])
-	return k
+// keyOf is asked for one id several times in a row: its event is checked and
+// then applied.
+func (c *Checker) keyOf(id []byte) callKey {
+	if len(c.lastID) == 0 || !bytes.Equal(c.lastID, id) {
+		sum := sha256.Sum256(id)
+		copy(c.last[:], sum[:])
+		c.lastID = append(c.lastID[:0], id...)
+	}
+	return c.last
 }
 
 // An answer is the result of a call that counts: its seq, 0 if there is none,
 // twice, and one more if it leaves the outcome open.
 type answer uint64
 
-func answerOf(r *CallResult) answer {
-	if r.open() {
-		return answer(r.Seq<<1 | 1)
+func answerOf(e *schema.Event, d *data) answer {
+	if d.open() {
+		return answer(e.Seq<<1 | 1)
 	}
-	return answer(r.Seq << 1)
+	return answer(e.Seq << 1)
 }
 
 func (a answer) seq() uint64 { return uint64(a >> 1) }
@@ -51,6 +61,17 @@ func NewChecker() *Checker {
 type batch struct {
 	calls map[callKey]answer
 	ended bool
+	more  bool // the event is not the last
+}
+
+func (b *batch) note(key callKey, a answer) {
+	if !b.more {
+		return // nobody asks
+	}
+	if b.calls == nil {
+		b.calls = map[callKey]answer{}
+	}
+	b.calls[key] = a
 }
 
 // Check says whether events may follow, as if each were applied before the
@@ -62,6 +83,7 @@ type batch struct {
 func (c *Checker) Check(events []schema.Event) error {
 	var b batch
 	for i := range events {
+		b.more = i+1 < len(events)
 		if err := c.check(&events[i], &b); err != nil {
 			return err
 		}
@@ -70,15 +92,14 @@ func (c *Checker) Check(events []schema.Event) error {
 }
 
 func (c *Checker) check(e *schema.Event, b *batch) error {
-	if err := schema.CheckData(e.Type, e.Data); err != nil {
+	f := e.Fields(&c.spare)
+	if err := f.Check(e.Type); err != nil {
 		return err
 	}
 	var d data
 	call := ofCall(e.Type)
 	if call {
-		if err := d.parse(e.Data); err != nil {
-			return err
-		}
+		d.take(f)
 	}
 	if (c.ended || b.ended) && !afterEnd(e.Type, &d) {
 		return schema.Errorf(schema.SessionEnded, "session %s has ended; it takes no %s", e.Session, e.Type).With("session", e.Session)
@@ -89,30 +110,26 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	if !call {
 		return nil
 	}
-	id := text(d.CallID)
-	key := keyOf(id)
+	key := c.keyOf(plain(d.CallID))
 	refuse := func(k schema.Kind, format string, args ...any) error {
-		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", id)
+		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", text(d.CallID))
 	}
 	before, known := b.calls[key]
 	if !known {
 		before, known = c.calls[key]
 	}
-	if b.calls == nil {
-		b.calls = map[callKey]answer{}
-	}
 	if e.Type == schema.TypeToolCall {
 		if known {
-			return refuse(schema.DuplicateCall, "call %s is recorded already", id)
+			return refuse(schema.DuplicateCall, "call %s is recorded already", text(d.CallID))
 		}
 		if seq := c.lost[key]; seq > 0 { // it may have run
-			return refuse(schema.DuplicateCall, "call %s is recorded already; its own event is missing, the first that names it has number %d", id, seq)
+			return refuse(schema.DuplicateCall, "call %s is recorded already; its own event is missing, the first that names it has number %d", text(d.CallID), seq)
 		}
-		b.calls[key] = 0
+		b.note(key, 0)
 		return nil
 	}
 	if !known {
-		return refuse(schema.ResultWithoutCall, "a %s names call %s, which is not recorded", e.Type, id)
+		return refuse(schema.ResultWithoutCall, "a %s names call %s, which is not recorded", e.Type, text(d.CallID))
 	}
 	if e.Type != schema.TypeToolResult {
 		return nil
@@ -120,14 +137,14 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	over := number(d.Supersedes)
 	switch {
 	case before == 0 && d.Supersedes != nil && !c.holes:
-		return refuse(schema.ResultConflict, "call %s has no result at seq %d to supersede", id, over)
+		return refuse(schema.ResultConflict, "call %s has no result at seq %d to supersede", text(d.CallID), over)
 	case before == 0:
 	case d.Supersedes == nil, over != before.seq() && !(c.holes && over > before.seq()): // what is superseded may lie in a hole
-		return refuse(schema.ResultConflict, "call %s has a result, at seq %d", id, before.seq())
+		return refuse(schema.ResultConflict, "call %s has a result, at seq %d", text(d.CallID), before.seq())
 	case !before.open():
-		return refuse(schema.ResultConflict, "the result of call %s is genuine and is never superseded", id)
+		return refuse(schema.ResultConflict, "the result of call %s is genuine and is never superseded", text(d.CallID))
 	}
-	b.calls[key] = answerOf(d.answer(e))
+	b.note(key, answerOf(e, &d))
 	return nil
 }
 
@@ -153,9 +170,12 @@ func afterEnd(typ string, d *data) bool {
 // ResultWithoutCall behind a hole: the call is missing, and its id stays taken.
 func (c *Checker) Apply(e *schema.Event) {
 	var d data
-	if e.Type == schema.TypeSessionEnded || ofCall(e.Type) && d.parse(e.Data) == nil {
-		c.apply(e, &d)
+	if ofCall(e.Type) {
+		d.take(e.Fields(&c.spare))
+	} else if e.Type != schema.TypeSessionEnded {
+		return
 	}
+	c.apply(e, &d)
 }
 
 func (c *Checker) apply(e *schema.Event, d *data) {
@@ -163,7 +183,7 @@ func (c *Checker) apply(e *schema.Event, d *data) {
 		c.ended = true
 		return
 	}
-	key := keyOf(text(d.CallID))
+	key := c.keyOf(plain(d.CallID))
 	switch _, known := c.calls[key]; {
 	case e.Type == schema.TypeToolCall:
 		c.calls[key] = 0
@@ -172,7 +192,7 @@ func (c *Checker) apply(e *schema.Event, d *data) {
 			c.lost[key] = e.Seq
 		}
 	case e.Type == schema.TypeToolResult:
-		c.calls[key] = answerOf(d.answer(e))
+		c.calls[key] = answerOf(e, d)
 	}
 }
 

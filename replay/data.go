@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"strconv"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/schema"
@@ -81,51 +80,47 @@ func (d *data) field(key []byte) *jsontext.Value {
 	return nil
 }
 
-// parse reads data, which comes from Compact or from a line that was decoded,
-// so that it is sound and has no white space. The values alias b.
-func (d *data) parse(b []byte) error {
-	i := 1
-	for len(b) > 2 && b[0] == '{' {
-		end := schema.SkipValue(b, i)
-		if end < 0 || b[end] != ':' || b[i] != '"' {
-			break
+// take takes up the fields that the fold looks at. They alias the data.
+func (d *data) take(f *schema.Fields) {
+	for i := range f.Len() {
+		key, value := f.At(i)
+		if at := d.field(key); at != nil {
+			*at = value
 		}
-		key := b[i+1 : end-1]
-		if bytes.IndexByte(key, '\\') >= 0 {
-			key = []byte(text(b[i:end]))
-		}
-		at := end + 1
-		if i = schema.SkipValue(b, at); i < 0 {
-			break
-		}
-		if f := d.field(key); f != nil {
-			*f = b[at:i:i]
-		}
-		if b[i] == '}' {
-			return nil
-		}
-		i++ // a comma
 	}
-	if string(b) == "{}" {
-		return nil
-	}
-	return schema.Errorf(schema.InvalidArgs, "data is not an object")
 }
 
-// answer is the result that the fold makes of a tool_result.
-func (d *data) answer(e *schema.Event) *CallResult {
-	r := &CallResult{Seq: e.Seq, Sum: e.Sum, Time: e.Time, Attempt: number(d.Attempt), OK: isTrue(d.OK),
+// result is what the fold makes of a tool_result.
+func (d *data) result(e *schema.Event, r *CallResult) {
+	*r = CallResult{Seq: e.Seq, Sum: e.Sum, Time: e.Time, Attempt: number(d.Attempt), OK: isTrue(d.OK), Kind: d.kind(),
 		Duration: number(d.DurationUS), Synthetic: isTrue(d.Synthetic)}
 	if n, err := strconv.ParseInt(string(d.ExitCode), 10, 64); err == nil {
 		r.ExitCode = &n
 	}
-	var body struct {
-		Kind jsontext.Value `json:"kind"`
+}
+
+// kind is that of a result's error, "" where there is none.
+func (d *data) kind() schema.Kind {
+	if len(d.Error) > 0 {
+		var f schema.Fields
+		f.Read(d.Error)
+		for i := range f.Len() {
+			if key, value := f.At(i); string(key) == "kind" {
+				return schema.Kind(text(value))
+			}
+		}
 	}
-	if len(d.Error) > 0 && json.Unmarshal(d.Error, &body, jsontext.AllowInvalidUTF8(true)) == nil {
-		r.Kind = schema.Kind(text(body.Kind))
+	return ""
+}
+
+// open reports whether a result leaves the outcome open, so that a later one
+// may supersede it. A genuine result is never superseded.
+func (d *data) open() bool {
+	switch d.kind() {
+	case schema.Interrupted, schema.OutcomeUnknown, schema.Timeout, schema.Cancelled, schema.Detached:
+		return true
 	}
-	return r
+	return isTrue(d.Synthetic)
 }
 
 // valid copies JSON, with U+FFFD for half a surrogate pair, so that the state
@@ -148,10 +143,16 @@ func number(v jsontext.Value) uint64 {
 func isTrue(v jsontext.Value) bool { return string(v) == "true" }
 
 // text gives a JSON string's text, and other JSON as it is written.
-func text(v jsontext.Value) string {
+func text(v jsontext.Value) string { return string(plain(v)) }
+
+// plain is text that may alias v.
+func plain(v jsontext.Value) []byte {
 	if len(v) == 0 || v[0] != '"' {
-		return string(v)
+		return v
+	}
+	if bytes.IndexByte(v, '\\') < 0 {
+		return v[1 : len(v)-1]
 	}
 	b, _ := jsontext.AppendUnquote(nil, v) // an error only says that text was replaced
-	return string(b)
+	return b
 }

@@ -28,9 +28,11 @@ func (p *Patch) Merge(patch jsontext.Value) { p.merge(patch) }
 // Fields is what the fold reads of data, by key.
 func Fields(b []byte, keys ...string) (map[string]string, error) {
 	var d data
-	if err := d.parse(b); err != nil {
-		return nil, err
+	var f schema.Fields
+	if !f.Read(b) {
+		return nil, schema.Errorf(schema.InvalidArgs, "data is not an object")
 	}
+	d.take(&f)
 	out := map[string]string{}
 	for _, k := range keys {
 		if v := d.field([]byte(k)); v != nil && *v != nil {

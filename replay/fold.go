@@ -25,9 +25,7 @@ func (s *State) Apply(e *schema.Event) {
 		return
 	}
 	var d data
-	if d.parse(e.Data) != nil {
-		return // no object, so Check has refused it
-	}
+	d.take(e.Fields(&s.rules.spare))
 	if e.Type == schema.TypeSessionEnded || ofCall(e.Type) {
 		s.rules.apply(e, &d)
 	}
@@ -71,15 +69,14 @@ func (s *State) Apply(e *schema.Event) {
 }
 
 func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
-	id := text(d.CallID)
 	if e.Type == schema.TypeToolCall {
-		c := &Call{ID: id, Name: text(d.Name), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
+		c := &Call{ID: text(d.CallID), Name: text(d.Name), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
 			ArgsSHA256: text(d.ArgsSHA256), DryRun: isTrue(d.DryRun), State: Pending}
 		s.Calls = append(s.Calls, c)
 		s.calls[c.ID] = c
 		return
 	}
-	c := s.calls[id]
+	c := s.calls[string(plain(d.CallID))]
 	if c == nil {
 		return
 	}
@@ -97,7 +94,8 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 		if c.Result != nil {
 			c.Superseded = append(c.Superseded, c.Result.Seq)
 		}
-		c.Result, c.State = d.answer(e), OK
+		c.Result, c.State = new(CallResult), OK
+		d.result(e, c.Result)
 		switch {
 		case c.Result.Kind == schema.Interrupted:
 			c.State = Interrupted
@@ -116,16 +114,6 @@ func (s *State) Hole() {
 			c.State = Unknown
 		}
 	}
-}
-
-// open reports whether a result leaves the outcome open, so that a later one
-// may supersede it. A genuine result is never superseded.
-func (r *CallResult) open() bool {
-	switch r.Kind {
-	case schema.Interrupted, schema.OutcomeUnknown, schema.Timeout, schema.Cancelled, schema.Detached:
-		return true
-	}
-	return r.Synthetic
 }
 
 // rewind takes what follows to out of the messages. Calls stay: whatever the

@@ -386,50 +386,12 @@ func mayHave(data []byte, key string) bool {
 // members gives the keys of an object that is compact JSON, and where they and
 // their values stand, until f has seen enough. What is no object has none.
 func members(b []byte, f func(key string, start, from, to int) bool) {
-	if len(b) < 2 || b[0] != '{' {
-		return
-	}
-	for i := 1; i < len(b) && b[i] == '"'; i++ {
-		end := SkipValue(b, i)
-		if end < 0 || b[end] != ':' {
-			return
-		}
-		key, start, from := string(unquote(b[i:end])), i, end+1
-		if i = SkipValue(b, from); i < 0 || !f(key, start, from, i) {
+	var in Fields
+	in.Read(b)
+	for i := range in.list {
+		k := &in.list[i]
+		if !f(string(in.text(k)), k.key, k.end+1, k.to) {
 			return
 		}
 	}
-}
-
-// SkipValue is where the compact JSON value at b[i] ends, -1 if nothing follows it.
-func SkipValue(b []byte, i int) int {
-	for depth := 0; i < len(b); i++ {
-		switch b[i] {
-		case '"':
-			for i++; i < len(b) && b[i] != '"'; i++ {
-				if b[i] == '\\' {
-					i++
-				}
-			}
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']':
-			if depth == 0 { // behind a number or a word
-				return i
-			}
-			depth--
-		case ',', ':':
-			if depth == 0 {
-				return i
-			}
-			continue
-		default:
-			continue
-		}
-		if depth == 0 && i+1 < len(b) {
-			return i + 1
-		}
-	}
-	return -1
 }

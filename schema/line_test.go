@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -363,5 +364,64 @@ func TestReasonAndKindStandForThemselves(t *testing.T) {
 	}
 	if !errors.Is(fmt.Errorf("line 7: %w", schema.SumMismatch), schema.SumMismatch) {
 		t.Error("errors.Is does not find a reason")
+	}
+}
+
+// What a line's fields hold is read by hand, and what is read is what the
+// packages for it read.
+func TestTimesIDsAndSumsAreReadAsTheirPackagesRead(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	e := sample()
+	good := string(line(&e))
+	put := func(old, text string) (schema.Event, error) {
+		l := strings.Replace(good, old, text, 1)
+		l = l[:len(l)-74] // what stands before the sum
+		sum := sha256.Sum256([]byte(l))
+		var got schema.Event
+		err := got.Decode(fmt.Appendf(nil, `%s,"sum":"%x"}`, l, sum))
+		return got, err
+	}
+	ts := e.Time.UTC().Format(schema.TimeFormat)
+	change := func(text, with string) string {
+		b := []byte(text)
+		for range 1 + r.IntN(2) {
+			b[r.IntN(len(b))] = with[r.IntN(len(with))]
+		}
+		return string(b)
+	}
+	for n := range 40_000 {
+		text := fmt.Sprintf("%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", r.IntN(10000), 1+r.IntN(12), 1+r.IntN(31), r.IntN(24), r.IntN(60), r.IntN(60), r.IntN(1e6))
+		if n%2 == 0 {
+			text = change(text, "0123456789:-TZ. +/")
+		}
+		want, err := time.Parse("2006-01-02T15:04:05.000000Z", text)
+		sound := err == nil && want.Format(schema.TimeFormat) == text
+		if got, err := put(ts, text); sound != (err == nil) || sound && (!got.Time.Equal(want) || got.Time.Location() != time.UTC) {
+			t.Fatalf("%s is read as %v, %v; want %v, %t", text, got.Time, err, want, sound)
+		}
+
+		id := ulid.ULID{}
+		for i := range id {
+			id[i] = byte(r.Uint32())
+		}
+		text = id.String()
+		if n%2 == 0 {
+			text = change(text, "0123456789ABCDEFGHJKMNPQRSTVWXYZabcilouILOU-\x7f!")
+		}
+		wantID, err := schema.ParseID(text)
+		if got, e := put(e.ID.String(), text); (e == nil) != (err == nil) || err == nil && got.ID != wantID {
+			t.Fatalf("%s is read as %v, %v; want %v, %v", text, got.ID, e, wantID, err)
+		}
+	}
+	for at := range 64 {
+		for c := range 256 {
+			text := []byte(strings.Repeat("0123456789abcdef", 4))
+			text[at] = byte(c)
+			raw, err := hex.DecodeString(string(text))
+			sound := err == nil && hex.EncodeToString(raw) == string(text)
+			if sum, err := schema.ParseSum(string(text)); sound != (err == nil) || sound && !bytes.Equal(sum[:], raw) {
+				t.Fatalf("%q is read as %v, %v", text, sum, err)
+			}
+		}
 	}
 }

@@ -1,0 +1,187 @@
+package schema
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+// want is what a field of data must be.
+type want struct {
+	name     string
+	kind     byte // s string, n number from 0, b boolean, o object, a array, ? anything
+	required bool
+	allowed  []string // values that it may have, quoted; nil for any
+}
+
+// A spec such as "call_id!s args!? dry_run:b" lists the fields of a type: !
+// is required, : is optional, the letter is the kind. "text|content" is
+// required in one of two forms.
+type spec struct {
+	typ      string
+	fields   []want
+	oneOf    []string
+	required uint32     // a bit for each field that is
+	byLen    [20][]byte // indexes of the fields whose names have this length
+}
+
+var fields = map[string]*spec{
+	TypeWriterOpened:      parseSpec(TypeWriterOpened, "claim!s how!s previous:o carried:n void:a skipped:a evidence:o"),
+	TypeWriterReleased:    parseSpec(TypeWriterReleased, "reason!s"),
+	TypeSessionStarted:    parseSpec(TypeSessionStarted, "labels:o workspace:s posture:o task_kind:s phase:s parent:o trace:?"),
+	TypeUserMessage:       parseSpec(TypeUserMessage, "text|content text:s content:? partial:b model:s turn:?"),
+	TypeAssistantMessage:  parseSpec(TypeAssistantMessage, "text|content text:s content:? partial:b model:s turn:?"),
+	TypeReasoning:         parseSpec(TypeReasoning, "item!? model!s dialect:s"),
+	TypeToolCall:          parseSpec(TypeToolCall, "call_id!s name!s args!? args_sha256!s context:? turn:? tier:n phase:s dry_run:b key:s delivery:? redacted:a trace:?"),
+	TypeApprovalRequested: parseSpec(TypeApprovalRequested, "call_id!s approval_id!s reason!s expires_at:s"),
+	TypeDecision:          parseSpec(TypeDecision, "call_id!s decision!s gate!s by!s approval_id:s args_sha256:s grant:o rule:s policy_hash:s reason:s"),
+	TypeToolStarted:       parseSpec(TypeToolStarted, "call_id!s attempt!n executor!s tool_version:s deadline:s possibly_running:?"),
+	TypeToolResult:        parseSpec(TypeToolResult, "output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s"),
+	TypePhaseChanged:      parseSpec(TypePhaseChanged, "from!s to!s task_kind:s trigger:?"),
+	TypePostureChanged:    parseSpec(TypePostureChanged, "from!? to!o by!s reason!s"),
+	TypeStateChanged:      parseSpec(TypeStateChanged, "patch!?"),
+	TypeUsage:             parseSpec(TypeUsage, "model!s tokens!? cost:?"),
+	TypeTurnFailed:        parseSpec(TypeTurnFailed, "terminal_status!s error!o"),
+	TypeHistoryCompaction: parseSpec(TypeHistoryCompaction, "range!o summary!? strategy!s tail!?"),
+	TypeHistoryRewind:     parseSpec(TypeHistoryRewind, "to_seq!n reason:s"),
+	TypeSessionEnded:      parseSpec(TypeSessionEnded, "outcome!s reason:s"),
+	TypeDeadLetter:        parseSpec(TypeDeadLetter, "call_id:s reason!s deliveries!n message!?"),
+	TypeNote:              parseSpec(TypeNote, ""),
+}
+
+// everywhere lists the fields that the data of any event may have.
+const everywhere = " actor:o origin:o replaced:n blobs:a"
+
+func parseSpec(typ, text string) *spec {
+	s := &spec{typ: typ}
+	for f := range strings.FieldsSeq(text + everywhere) {
+		name, kind, required := strings.Cut(f, "!")
+		if !required {
+			var ok bool
+			if name, kind, ok = strings.Cut(f, ":"); !ok {
+				s.oneOf = strings.Split(f, "|")
+				continue
+			}
+		}
+		n := len(s.fields)
+		s.fields = append(s.fields, want{name, kind[0], required, values[typ+"."+name]})
+		s.byLen[len(name)] = append(s.byLen[len(name)], byte(n))
+		if required {
+			s.required |= 1 << n
+		}
+	}
+	return s
+}
+
+// find gives the index of a field, -1 if it is not known.
+func (s *spec) find(key []byte) int {
+	if len(key) < len(s.byLen) {
+		for _, i := range s.byLen[len(key)] {
+			if s.fields[i].name == string(key) {
+				return int(i)
+			}
+		}
+	}
+	return -1
+}
+
+// values that one field of one type may have.
+var values = map[string][]string{
+	TypeDecision + ".decision":    {`"allow"`, `"deny"`},
+	TypeSessionEnded + ".outcome": {`"completed"`, `"failed"`, `"partial"`, `"cancelled"`},
+	TypeWriterOpened + ".how":     {`"new"`, `"resumed"`, `"takeover"`, `"forced"`, `"roll"`, `"repair"`},
+}
+
+// CheckData says whether data fits its type: InvalidArgs with the pointer of
+// what is missing or of the wrong kind, EphemeralNotLoggable for live-only
+// types, LineTooLong for a patch above MaxPatch, nil for every type that is not known. Keys that are not known are
+// kept and ignored; that is how types grow. data must come from Compact.
+func CheckData(typ string, data []byte) error {
+	var f Fields
+	f.Read(data)
+	return f.Check(typ)
+}
+
+// Check is CheckData for what has been read.
+func (f *Fields) Check(typ string) error {
+	spec := fields[typ]
+	if spec == nil {
+		if ephemeral[typ] {
+			return Errorf(EphemeralNotLoggable, "%s is only ever published live", typ)
+		}
+		if !ValidType(typ) {
+			return Errorf(InvalidArgs, "%s is no type of an event", quote(typ))
+		}
+		return nil
+	}
+	bad := func(key, why string) error {
+		return Errorf(InvalidArgs, "%s: %s %s", typ, key, why).With("pointer", "/data/"+key)
+	}
+	if len(f.b) == 0 || f.b[0] != '{' {
+		return Errorf(InvalidArgs, "%s: data is not an object", typ).With("pointer", "/data")
+	}
+	blobs, err := f.Refs()
+	if err != nil {
+		e := AsError(err)
+		e.Message = typ + ": " + e.Message
+		return e
+	}
+	for _, b := range blobs {
+		if typ == TypeStateChanged && b.Key == "patch" && b.Bytes > MaxPatch {
+			return Errorf(LineTooLong, "%s: the patch has %d bytes; the limit is %d", typ, b.Bytes, MaxPatch).With("bytes", b.Bytes).With("limit", MaxPatch)
+		}
+	}
+	have, one := uint32(0), len(spec.oneOf) == 0
+	for i := range f.list {
+		key, v := f.At(i)
+		n := spec.find(key)
+		if n < 0 {
+			continue
+		}
+		w := &spec.fields[n]
+		have |= 1 << n
+		one = one || slices.Contains(spec.oneOf, w.name)
+		switch {
+		case w.kind == 's' && w.required && string(v) == `""`: // an empty call id or reason says nothing
+			return bad(w.name, "is empty")
+		case !fits(v, w.kind) && !slices.ContainsFunc(blobs, func(b Blob) bool { return b.Key == w.name }): // of a blob only its hash is known here
+			return bad(w.name, "must be "+kindName[w.kind])
+		case w.allowed != nil && !slices.Contains(w.allowed, string(v)):
+			return bad(w.name, "must be one of "+strings.ReplaceAll(strings.Join(w.allowed, ", "), `"`, ""))
+		}
+	}
+	if lack := spec.required &^ have; lack > 0 {
+		return bad(spec.fields[bits.TrailingZeros32(lack)].name, "is missing")
+	}
+	if !one {
+		return bad(strings.Join(spec.oneOf, " or "), "is missing")
+	}
+	return nil
+}
+
+var kindName = map[byte]string{'s': "a string", 'n': "a number from 0, without fraction", 'b': "true or false", 'o': "an object", 'a': "an array"}
+
+func fits(v []byte, kind byte) bool {
+	switch kind {
+	case 's':
+		return v[0] == '"'
+	case 'n':
+		n := uint64(0)
+		for _, c := range v {
+			d := uint64(c - '0')
+			if d > 9 || n > (math.MaxInt64-d)/10 {
+				return false
+			}
+			n = 10*n + d
+		}
+		return true
+	case 'b':
+		return v[0] == 't' || v[0] == 'f'
+	case 'o':
+		return v[0] == '{'
+	case 'a':
+		return v[0] == '['
+	}
+	return true
+}
