@@ -10,7 +10,7 @@ export STENO_SEED := $(SEED)
 export GOTOOLCHAIN := local
 tool := go tool -modfile=.ci/tools.mod
 
-.PHONY: check test fuzz model crash power damage bench ci tools cases
+.PHONY: check test fuzz model crash power damage bench peers bench-peers ci tools cases
 
 check:
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
@@ -42,9 +42,22 @@ damage:
 	bash .ci/try long 'Flipped|Truncation|Surgery'
 	cd cmd/steno && STENO_TEST_HUGE=1 go test -count=1 -timeout 1h -v -run 'LittleMemory'
 
-# Two of its outputs are compared by: go tool -modfile=.ci/tools.mod benchstat OLD NEW
+# A table with the medians of five runs. To compare two states of the code:
+# make -s bench BENCHOUT=OLD, the same as NEW, then
+# go tool -modfile=.ci/tools.mod benchstat OLD NEW
+BENCHOUT ?= /dev/null
 bench:
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem -count 6 ./...
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -count 5 -timeout 1h ./... | tee $(BENCHOUT) | go run ./.ci/benchreport
+
+# Other ways to record calls, which steno is measured against: modules of their
+# own in testdata/peers. What it takes stands at the head of the script. The
+# first builds them, the second measures steno and them in the same rounds,
+# about four minutes a round.
+peers:
+	testdata/peers/run build
+
+bench-peers:
+	@testdata/peers/run
 
 ci:
 	bash .ci/run
