@@ -3,6 +3,8 @@ package executor
 import (
 	"context"
 	"errors"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -19,9 +21,12 @@ import (
 // been there to take it for 30 seconds; that is safe, since every verb is
 // idempotent: a call by its id, an append by the ids of its events, which the
 // client gives to those that have none.
+//
+// From its first request on it keeps one subscription on its connection.
 type Client struct {
-	conn   *nats.Conn
-	prefix string
+	conn    *nats.Conn
+	prefix  string
+	answers inboxes
 	// Set by NewClient and by tests only.
 	patience time.Duration
 }
@@ -32,7 +37,7 @@ func NewClient(conn *nats.Conn, subjectPrefix string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{conn, p, Patience}, nil
+	return &Client{conn: conn, prefix: p, answers: inboxes{conn: conn}, patience: Patience}, nil
 }
 
 // Open makes a session, or finds one that is there.
@@ -154,38 +159,87 @@ func (c *Client) ask(ctx context.Context, verb string, req, answer any) error {
 	return nil
 }
 
-// An inbox gets the answers to a request, which may be repeated. It is small:
-// a subscription of the usual kind takes half a megabyte.
-type inbox struct {
-	subject string
-	sub     *nats.Subscription
-	answers chan *nats.Msg
+// inboxes get the answers to the requests of one connection. They share a
+// subscription: one for each request would have the server look for everybody's
+// subscriptions anew after each.
+type inboxes struct {
+	conn *nats.Conn
+
+	mu     sync.Mutex // guards the rest
+	prefix string     // of their subjects; "" until the first is opened
+	made   uint64     // how many there have been
+	open   map[string]*inbox
 }
 
-func newInbox(conn *nats.Conn) (*inbox, error) {
-	in := &inbox{subject: conn.NewRespInbox(), answers: make(chan *nats.Msg, 64)}
-	var err error
-	if in.sub, err = conn.ChanSubscribe(in.subject, in.answers); err != nil {
-		return nil, unavailable("the broker does not take a subscription", err)
+// An inbox gets the answers to a request, which may be repeated.
+type inbox struct {
+	subject string
+	of      *inboxes
+	answers chan *nats.Msg
+	quiet   *time.Timer // of the wait for the next answer
+}
+
+// newInbox makes room for as many answers at a time; more are lost.
+func (of *inboxes) newInbox(room int) (*inbox, error) {
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if of.prefix == "" {
+		p := of.conn.NewInbox() + "."
+		if _, err := of.conn.Subscribe(p+"*", of.deliver); err != nil {
+			return nil, unavailable("the broker does not take a subscription", err)
+		}
+		of.prefix, of.open = p, map[string]*inbox{}
 	}
+	of.made++
+	in := &inbox{of.prefix + strconv.FormatUint(of.made, 36), of, make(chan *nats.Msg, room), nil}
+	of.open[in.subject] = in
 	return in, nil
 }
 
+func (of *inboxes) deliver(m *nats.Msg) {
+	of.mu.Lock()
+	in := of.open[m.Subject]
+	of.mu.Unlock()
+	if in == nil {
+		return
+	}
+	select {
+	case in.answers <- m:
+	default:
+	}
+}
+
+// errQuiet says that no answer came in time.
+var errQuiet = errors.New("no answer in time")
+
 // next waits for the next answer: nats.ErrNoResponders if nobody listens.
-func (in *inbox) next(ctx context.Context) (*nats.Msg, error) {
+func (in *inbox) next(ctx context.Context, patience time.Duration) (*nats.Msg, error) {
+	if in.quiet == nil {
+		in.quiet = time.NewTimer(patience)
+	} else {
+		in.quiet.Reset(patience)
+	}
 	select {
 	case m := <-in.answers:
 		if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 			return nil, nats.ErrNoResponders
 		}
 		return m, nil
+	case <-in.quiet.C:
+		return nil, errQuiet
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// close ends the subscription. A connection that is closed has none.
-func (in *inbox) close() { _ = in.sub.Unsubscribe() }
+func (in *inbox) close() {
+	if in.quiet != nil {
+		in.quiet.Stop()
+	}
+	in.of.mu.Lock()
+	delete(in.of.open, in.subject)
+	in.of.mu.Unlock()
+}
 
 // Repeats of a request: while no answer comes, while nobody serves, and after
 // an executor that is going away has said so.
@@ -193,6 +247,9 @@ const (
 	repeatAfter = 2 * time.Second
 	repeatSoon  = 100 * time.Millisecond
 )
+
+// maxAnswers is how many answers to one request may wait to be looked at.
+const maxAnswers = 8
 
 // Patience is how long a request waits while there is no connection, or no
 // executor on the server.
@@ -205,21 +262,20 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 	if int64(len(payload)) > c.conn.MaxPayload() {
 		return nil, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the server takes %d", len(payload), c.conn.MaxPayload())
 	}
-	in, err := newInbox(c.conn)
+	in, err := c.answers.newInbox(maxAnswers)
 	if err != nil {
 		return nil, err
 	}
 	defer in.close()
+	subject := c.prefix + ".v1." + verb
 	var refused error   // why the request before was not taken
 	var alone time.Time // since when nobody is there; zero if somebody may be
 	for {
 		asked := time.Now()
-		if err := c.conn.PublishRequest(c.prefix+".v1."+verb, in.subject, payload); err != nil {
+		if err := c.conn.PublishRequest(subject, in.subject, payload); err != nil {
 			return nil, unavailable("the request cannot be sent", err)
 		}
-		wait, cancel := context.WithTimeout(ctx, repeatAfter)
-		m, err := in.next(wait)
-		cancel()
+		m, err := in.next(ctx, repeatAfter)
 		if !errors.Is(err, nats.ErrNoResponders) && (err == nil || c.conn.IsConnected()) {
 			alone = time.Time{}
 		} else if alone.IsZero() {

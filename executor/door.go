@@ -294,7 +294,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 // pass sends a request to the holder of a session and waits for its answer,
 // for as long as the holder is there. reached is false if it is not.
 func (x *Executor) pass(ctx context.Context, verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
-	in, err := newInbox(x.cfg.Conn)
+	in, err := x.answers.newInbox(maxAnswers)
 	if err != nil {
 		return reply{}, true, err
 	}
@@ -305,9 +305,7 @@ func (x *Executor) pass(ctx context.Context, verb, holder, session string, paylo
 		if err := x.cfg.Conn.PublishMsg(msg); err != nil {
 			return reply{}, true, unavailable("the request cannot be passed on", err)
 		}
-		wait, cancel := context.WithTimeout(ctx, holderQuiet)
-		m, err := in.next(wait)
-		cancel()
+		m, err := in.next(ctx, holderQuiet)
 		switch {
 		case errors.Is(err, nats.ErrNoResponders):
 			return reply{}, false, nil

@@ -70,6 +70,7 @@ type Executor struct {
 	stopping context.Context
 	stop     context.CancelFunc
 	service  micro.Service
+	answers  inboxes       // of other executors
 	calls    chan struct{} // a slot for each call that runs or waits, here or at its holder
 	writes   chan struct{} // a slot for each request of another kind that may wait for the disk
 	looks    chan struct{} // a slot for each other request
@@ -118,7 +119,7 @@ func New(cfg Config) (*Executor, error) {
 	if cfg.Sessions == 0 {
 		cfg.Sessions = 1000
 	}
-	x := &Executor{cfg: cfg, log: cfg.Logger, calls: make(chan struct{}, cfg.MaxCalls),
+	x := &Executor{cfg: cfg, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, calls: make(chan struct{}, cfg.MaxCalls),
 		writes: make(chan struct{}, maxRequests), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{}}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)

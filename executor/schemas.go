@@ -56,12 +56,14 @@ const (
 const (
 	infoFirst = time.Second
 	infoQuiet = 100 * time.Millisecond
+	// maxExecutors bounds those that answer within an instant and are heard.
+	maxExecutors = 64
 )
 
 // sameStore refuses to serve beside an executor that has the same prefix and
 // another store. Where nobody serves, the broker says so at once.
 func (x *Executor) sameStore(ctx context.Context) error {
-	in, err := newInbox(x.cfg.Conn)
+	in, err := x.answers.newInbox(maxExecutors)
 	if err != nil {
 		return err
 	}
@@ -70,9 +72,7 @@ func (x *Executor) sameStore(ctx context.Context) error {
 		return unavailable("the broker does not answer", err)
 	}
 	for patience := infoFirst; ; patience = infoQuiet {
-		wait, cancel := context.WithTimeout(ctx, patience)
-		m, err := in.next(wait)
-		cancel()
+		m, err := in.next(ctx, patience)
 		if err != nil {
 			return ctx.Err() // nil where nobody serves, or nobody has more to say
 		}
