@@ -202,12 +202,20 @@ func ArgsSHA256(args []byte) (string, error) {
 		return "", err
 	}
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:]), nil
+	var text [2 * len(sum)]byte
+	hex.Encode(text[:], sum[:])
+	return string(text[:]), nil
 }
 
 // An Object builds compact JSON with its keys in the order they are added. The
 // zero Object is ready for use.
 type Object struct{ buf []byte }
+
+// Grow makes room for n bytes at once, which saves copying.
+func (o *Object) Grow(n int) *Object {
+	o.buf = slices.Grow(o.buf, n)
+	return o
+}
 
 func (o *Object) key(k string) {
 	if len(o.buf) == 0 {
@@ -215,15 +223,13 @@ func (o *Object) key(k string) {
 	} else {
 		o.buf = append(o.buf, ',')
 	}
-	o.buf, _ = jsontext.AppendQuote(o.buf, k) // an error only says that text was replaced
-	o.buf = append(o.buf, ':')
+	o.buf = append(appendText(o.buf, k), ':')
 }
 
 // Text adds a string; broken UTF-8 in it becomes U+FFFD.
 func (o *Object) Text(key, value string) *Object {
 	o.key(key)
-	valid, _ := ValidUTF8(value)
-	o.buf, _ = jsontext.AppendQuote(o.buf, valid)
+	o.buf = appendText(o.buf, value)
 	return o
 }
 

@@ -153,6 +153,10 @@ func FuzzCompact(f *testing.F) {
 		if c, err := schema.CanonicalArgs(canon); err != nil || string(c) != string(canon) {
 			t.Errorf("%q: canonical %q, then %q, %v", out, canon, c, err)
 		}
+		sum := sha256.Sum256(canon)
+		if got, err := schema.ArgsSHA256(out); err != nil || got != hex.EncodeToString(sum[:]) {
+			t.Errorf("%q: args_sha256 %s, %v, is not that of %q", out, got, err, canon)
+		}
 		if c, m, err := schema.Compact(nil, canon, 1); err != nil || m != 0 || string(c) != string(canon) {
 			t.Errorf("%q: the canonical form %q is not compact: %q, %v", out, canon, c, err)
 		}

@@ -26,6 +26,19 @@ func ValidUTF8(s string) (valid string, replaced int) {
 	return string(b), replaced
 }
 
+// appendText appends a text as a JSON string with the fewest escapes; broken
+// UTF-8 in it becomes U+FFFD.
+func appendText(dst []byte, text string) []byte {
+	for i := range len(text) {
+		if !plain[text[i]] {
+			valid, _ := ValidUTF8(text)
+			dst, _ = jsontext.AppendQuote(dst, valid)
+			return dst
+		}
+	}
+	return append(append(append(dst, '"'), text...), '"')
+}
+
 // unquote gives the text of a key that str has accepted, so that "a" and
 // "\u0061" are the same key, as they are for every reader.
 func unquote(quoted []byte) []byte {
