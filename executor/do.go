@@ -192,11 +192,11 @@ func (s *session) admit(req *Request) (Tool, error) {
 	if req.lost != nil { // it must not run with what is left of its arguments
 		return Tool{}, req.lost
 	}
-	tool, err := s.x.cfg.Tools.Get(req.Name)
+	e, err := s.x.cfg.Tools.lookup(req.Name)
 	if err != nil {
 		return Tool{}, err
 	}
-	return tool, s.x.cfg.Tools.Validate(req.Name, req.Args)
+	return e.tool, e.fits(req.Args, readSound)
 }
 
 // start records the start of an attempt together with what must be durable

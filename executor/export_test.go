@@ -21,6 +21,21 @@ func ParseRequest(payload []byte) (typ string, data []byte, sum string, err erro
 	return e.Type, e.Data, r.sum, nil
 }
 
+// ReadRequest reads the text of a request in the quick way, where it is plain
+// enough, and in the strict way.
+func ReadRequest(text []byte) (quick Request, plain bool, slow Request, err error) {
+	quick, plain = readRequest(text)
+	return quick, plain, slow, strict(text, &slow)
+}
+
+// ReadArgs reads arguments that came from Compact in the quick way and in the
+// strict way.
+func ReadArgs(args []byte) (quick, strict any, bad, strictlyBad []Violation) {
+	quick, bad = readSound(args)
+	strict, strictlyBad = parseStrict(args)
+	return quick, strict, bad, strictlyBad
+}
+
 // RecordedRequest reads a recorded call back, and gives the sum of its
 // arguments.
 func RecordedRequest(data []byte) (sum string, err error) {

@@ -1,10 +1,12 @@
 package executor_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -191,11 +193,17 @@ func FuzzParseRequest(f *testing.F) {
 		`{"call_id":"c1","name":"n","args":{"a":1,"a":2}}`,
 		`{"call_id":"c1","name":"n","args":` + nested(249) + `}`,
 		`{"call_id":"~","name":"n","args":{"n":1e400},"unknown":{}}`,
-		`null`, `[]`, ``, `{`,
+		`{"call_id":"c\u0031","name":"\"","args":null,"key":"","dry_run":false,"context":1,"turn":{"n":[{}]}}`,
+		`{"call_id":null}`, `{"dry_run":null}`, `{"key":1}`, `{"nam\u0065":"n"}`, `{}`, `null`, `[]`, ``, `{`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, payload []byte) {
+		if text, _, err := schema.Compact(nil, payload, 1); err == nil {
+			if quick, plain, slow, err := executor.ReadRequest(text); plain && (err != nil || !reflect.DeepEqual(quick, slow)) {
+				t.Errorf("%s is read as %+v, and strictly as %+v, %v", text, quick, slow, err)
+			}
+		}
 		typ, data, sum, err := executor.ParseRequest(payload)
 		if err != nil {
 			if k := schema.KindOf(err); k != schema.InvalidArgs && k != schema.PayloadTooLarge {
@@ -222,6 +230,28 @@ func FuzzParseRequest(f *testing.F) {
 		again, err := executor.RecordedRequest(got.Data)
 		if err != nil || again != sum {
 			t.Fatalf("read back, the sum is %q, %v", again, err)
+		}
+	})
+}
+
+// What is read without another look is what the strict reader makes of it.
+func FuzzReadArgs(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"a":[1,-2.5e3,1e999999,{"b":[]}],"c":"\"\\\u0041\n","":null,"t":true,"f":false}`,
+		`"\\"`, `"a\"b\\"`, `[[],[[]],""]`, `{"\u0061":"\ud83d\ude00"}`, `"\ud800"`, `0`, nested(200), "{\"\xc3\xa9\":\"\xf0\x9f\x98\x80\"}",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		args, _, err := schema.Compact(nil, b, 2)
+		if err != nil {
+			return
+		}
+		for _, args := range [][]byte{args, bytes.ReplaceAll(args, []byte(`\ufffd`), []byte(`\udc00`))} { // as a log may have it
+			quick, strict, bad, strictlyBad := executor.ReadArgs(args)
+			if !reflect.DeepEqual(quick, strict) || !reflect.DeepEqual(bad, strictlyBad) {
+				t.Errorf("%s is read as %#v, %v, and strictly as %#v, %v", args, quick, bad, strict, strictlyBad)
+			}
 		}
 	})
 }

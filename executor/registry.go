@@ -18,19 +18,20 @@ import (
 // goroutines at the same time.
 type Registry struct {
 	mu    sync.RWMutex
-	tools map[string]registered // guarded by mu
-	large chan struct{}         // a slot for each validation of large arguments
+	tools map[string]*registered // guarded by mu
+	large chan struct{}          // a slot for each validation of large arguments
 }
 
 type registered struct {
 	tool  Tool
 	input *jsonschema.Schema
+	large chan struct{} // the registry's
 }
 
 // NewRegistry returns a registry of these tools. It fails as [Registry.Register]
 // does, at the first tool that cannot be registered.
 func NewRegistry(tools ...Tool) (*Registry, error) {
-	r := &Registry{tools: make(map[string]registered, len(tools)), large: make(chan struct{}, 2)}
+	r := &Registry{tools: make(map[string]*registered, len(tools)), large: make(chan struct{}, 2)}
 	for _, t := range tools {
 		if err := r.Register(t); err != nil {
 			return nil, err
@@ -81,7 +82,7 @@ func (r *Registry) put(t Tool, replace bool) error {
 	if _, taken := r.tools[t.Name]; taken && !replace {
 		return schema.Errorf(schema.AlreadyExists, "there is a tool %q already", t.Name).With("tool", t.Name)
 	}
-	r.tools[t.Name] = registered{t, input}
+	r.tools[t.Name] = &registered{t, input, r.large}
 	return nil
 }
 
@@ -89,7 +90,10 @@ func (r *Registry) put(t Tool, replace bool) error {
 // details.known is a sorted []string of the names there are.
 func (r *Registry) Get(name string) (Tool, error) {
 	e, err := r.lookup(name)
-	return frozen(e.tool), err
+	if err != nil {
+		return Tool{}, err
+	}
+	return frozen(e.tool), nil
 }
 
 // Tools returns all tools, sorted by name.
@@ -103,13 +107,13 @@ func (r *Registry) Tools() []Tool {
 	return list
 }
 
-func (r *Registry) lookup(name string) (registered, error) {
+func (r *Registry) lookup(name string) (*registered, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if e, ok := r.tools[name]; ok {
 		return e, nil
 	}
-	return registered{}, schema.Errorf(schema.UnknownTool, "there is no tool %s", quoted(name)).
+	return nil, schema.Errorf(schema.UnknownTool, "there is no tool %s", quoted(name)).
 		With("known", slices.Sorted(maps.Keys(r.tools)))
 }
 

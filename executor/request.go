@@ -1,9 +1,11 @@
 package executor
 
 import (
+	"bytes"
 	"crypto/rand"
 	"iter"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -63,16 +65,74 @@ func parseRequest(payload []byte) (Request, error) {
 		return Request{}, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), MaxRequest)
 	}
 	// In the request args lie as deep as they will lie in the event's data.
-	text, replaced, err := schema.Compact(nil, payload, 1)
+	text, replaced, err := schema.Compact(make([]byte, 0, len(payload)), payload, 1)
 	if err != nil {
 		return Request{}, err
 	}
-	var r Request
-	if err := strict(text, &r); err != nil {
-		return Request{}, err
+	r, plain := readRequest(text)
+	if !plain {
+		r = Request{}
+		if err := strict(text, &r); err != nil {
+			return Request{}, err
+		}
 	}
 	r.replaced = replaced
 	return r, r.check()
+}
+
+// readRequest reads a request that came from Compact as strict does, and keeps
+// the values as they lie in text. It leaves what is unusual to strict: a null,
+// a key or a value that is refused.
+func readRequest(text []byte) (r Request, plain bool) {
+	f := spare.Get().(*schema.Fields)
+	defer func() {
+		f.Read(nil) // it keeps no request
+		spare.Put(f)
+	}()
+	plain = f.Read(text)
+	for i := range f.Len() {
+		key, value := f.At(i)
+		plain = plain && r.set(string(key), value)
+	}
+	return r, plain
+}
+
+var spare = sync.Pool{New: func() any { return new(schema.Fields) }}
+
+func (r *Request) set(key string, value jsontext.Value) bool {
+	var text *string
+	switch key {
+	case "args":
+		r.Args = value
+		return true
+	case "context":
+		r.Context = value
+		return true
+	case "turn":
+		r.Turn = value
+		return true
+	case "dry_run":
+		r.DryRun = value[0] == 't'
+		return value[0] == 't' || value[0] == 'f'
+	case "call_id":
+		text = &r.CallID
+	case "name":
+		text = &r.Name
+	case "key":
+		text = &r.Key
+	default:
+		return false
+	}
+	if value[0] != '"' {
+		return false
+	}
+	if bytes.IndexByte(value, '\\') < 0 {
+		*text = string(value[1 : len(value)-1])
+		return true
+	}
+	b, err := jsontext.AppendUnquote(nil, value)
+	*text = string(b)
+	return err == nil
 }
 
 // check completes a request whose JSON has come through the door.

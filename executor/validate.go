@@ -47,13 +47,18 @@ func (r *Registry) Validate(name string, args jsontext.Value) error {
 	if err != nil {
 		return err
 	}
+	return e.fits(args, parseStrict)
+}
+
+// fits is Validate, with a reader of the arguments.
+func (e *registered) fits(args jsontext.Value, read func([]byte) (any, []Violation)) error {
 	if len(args) > largeArgs {
 		// What does not fit in ten thousand places takes the validator a few
 		// hundred times the memory of the arguments.
-		r.large <- struct{}{}
-		defer func() { <-r.large }()
+		e.large <- struct{}{}
+		defer func() { <-e.large }()
 	}
-	v, found := parseStrict(args)
+	v, found := read(args)
 	if len(found) == 0 {
 		err := e.input.Validate(v)
 		if failed, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
