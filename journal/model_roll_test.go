@@ -8,7 +8,7 @@ import (
 )
 
 // roll does a step of a writer of which a write or a sync has failed.
-func (s *modelState) roll(i int, size modelSize, b modelBreach) {
+func (s *modelState) roll(i int, size modelSize, b modelBreach) string {
 	w := &s.writers[i]
 	switch w.pc {
 	case toRoll:
@@ -33,14 +33,24 @@ func (s *modelState) roll(i int, size modelSize, b modelBreach) {
 	case toReadBack:
 		g := &s.segments[w.own-1]
 		n := g.settle(b)
-		w.found = max(0, n-g.told)
+		g.written = n // it writes no more there
+		if w.total = n; !b.rollWithoutLog {
+			w.total = s.logs[i].over(w.own, n, s.logs[i].written())
+		}
+		if w.total < g.told && !b.rollWithoutLog {
+			return "a writer does not find what it has told"
+		}
+		w.found = max(0, w.total-g.told)
+		w.noted[0] = n
 		w.pc = toSealRoll
 	case toSealRoll:
-		own, g := &s.segments[w.own-1], &s.segments[w.mine-1]
-		g.lines, g.before, g.length, g.first = 1, w.own, own.told+w.found, w.recorded+w.found+1
+		g := &s.segments[w.mine-1]
+		g.lines, g.written, g.first = 1, 1, w.recorded+w.found+1
+		g.follow(w.own, w.noted[0], w.total, b)
 		if b.noReadBack {
 			g.first, w.found = w.recorded+1, 0
 		}
+		w.noted[0], w.total = 0, 0
 		w.pc = toSyncRoll
 	case toSyncRoll:
 		s.segments[w.mine-1].sync(b)
@@ -60,9 +70,14 @@ func (s *modelState) roll(i int, size modelSize, b modelBreach) {
 			w.pc = toAppend
 		}
 	case toRewrite:
+		if size.files > 0 {
+			s.record(w, b)
+			break
+		}
 		s.segments[w.own-1].write(w.want - w.recorded)
 		w.pc = toSync
 	}
+	return ""
 }
 
 // commit acknowledges what a seal of our own says to be there.
@@ -85,12 +100,6 @@ func (s *modelState) fails(i int, size modelSize, b modelBreach, yield func(mode
 		change(&t.writers[i], &t)
 		yield(t)
 	}
-	rolls := func(w *modelWriter) {
-		w.pc, w.mine = toRoll, w.own
-		if b.again {
-			w.pc = toRewrite
-		}
-	}
 	switch w.pc {
 	case toAppend, toRewrite: // of the lines so many are written
 		n := int8(size.batch)
@@ -103,7 +112,7 @@ func (s *modelState) fails(i int, size modelSize, b modelBreach, yield func(mode
 					w.want += int8(size.batch)
 				}
 				t.segments[w.own-1].write(n)
-				rolls(w)
+				t.broken(w, b)
 			})
 		}
 	case toSync, toSyncRoll: // of the lines so many are on the disk
@@ -114,24 +123,24 @@ func (s *modelState) fails(i int, size modelSize, b modelBreach, yield func(mode
 		for n := s.segments[own-1].durable; n <= s.segments[own-1].lines; n++ {
 			failed(func(w *modelWriter, t *modelState) {
 				g := &t.segments[own-1]
-				g.durable, g.lied = n, true
+				g.durable, g.lied, g.poisoned = n, true, size.files > 0 && !b.failedAlone
 				switch {
 				case w.pc == toSyncRoll:
 					w.tried, w.triedFound, w.found, w.pc = w.mine, w.found, 0, toRoll
-				case g.told == 0: // whoever cannot open a session is told so
-					w.pc = done
 				default:
-					rolls(w)
+					t.broken(w, b)
 				}
 			})
 		}
+	case toLog, toLogSync:
+		s.failsLog(i, b, failed)
 	}
 }
 
 // walk visits every state that some interleaving leads to, or stops at the
 // first in which something is wrong.
 func walk(size modelSize, b modelBreach) (states int, wrong string) {
-	first := modelState{failures: int8(size.failures)}
+	first := modelState{failures: int8(size.failures), cuts: int8(size.cuts), kills: int8(size.kills)}
 	if size.noReader {
 		first.rpc = 2
 	}
@@ -142,21 +151,27 @@ func walk(size modelSize, b modelBreach) (states int, wrong string) {
 			return
 		}
 		seen[t] = struct{}{}
-		if wrong = t.wrong(); wrong == "" {
+		if wrong = t.wrong(b); wrong == "" {
 			stack = append(stack, t)
 		}
 	}
 	for len(stack) > 0 && wrong == "" {
 		s := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
+		if s.cuts > 0 {
+			s.powerCut(visit)
+		}
 		if s.rpc != 2 {
 			t := s
-			if wrong = t.read(b); wrong == "" {
+			if wrong = t.read(size.files > 0, b); wrong == "" {
 				visit(t)
 			}
 		}
 		for i := range size.writers {
-			if s.writers[i].pc == done || wrong != "" {
+			if size.files > 0 && wrong == "" {
+				s.background(i, size, b, visit)
+			}
+			if s.writers[i].pc >= done || wrong != "" {
 				continue
 			}
 			t := s
@@ -171,12 +186,16 @@ func walk(size modelSize, b modelBreach) (states int, wrong string) {
 
 func TestModelOfAllInterleavings(t *testing.T) {
 	t.Parallel()
-	sizes := []modelSize{
-		{journaltest.Amount(2, 3, 3), journaltest.Amount(2, 1, 3), 1, 0, false},
-		{2, journaltest.Amount(1, 2, 2), 1, 1, false},
-		{2, 1, 2, journaltest.Amount(1, 2, 3), false},
-		{3, 1, 1, journaltest.Amount(0, 1, 2), true},
-	}
+	walkAll(t, []modelSize{
+		{writers: journaltest.Amount(2, 3, 3), appends: journaltest.Amount(2, 1, 3), batch: 1},
+		{writers: 2, appends: journaltest.Amount(1, 2, 2), batch: 1, failures: 1},
+		{writers: 2, appends: 1, batch: 2, failures: journaltest.Amount(1, 2, 3)},
+		{writers: 3, appends: 1, batch: 1, failures: journaltest.Amount(0, 1, 2), noReader: true},
+	})
+}
+
+func walkAll(t *testing.T, sizes []modelSize) {
+	t.Helper()
 	for _, size := range sizes {
 		n, wrong := walk(size, modelBreach{})
 		if wrong != "" {
@@ -190,18 +209,21 @@ func TestModelOfAllInterleavings(t *testing.T) {
 }
 
 func (m modelSize) String() string {
-	reader := "a reader"
-	if m.noReader {
-		reader = "no reader"
+	what := fmt.Sprintf("%d writers of %d appends of %d, %d failures", m.writers, m.appends, m.batch, m.failures)
+	if m.files > 0 {
+		what += fmt.Sprintf(", logs of %d files, %d appends to another session, %d kills, %d power cuts", m.files, m.other, m.kills, m.cuts)
 	}
-	return fmt.Sprintf("%d writers of %d appends of %d, %d failures, %s", m.writers, m.appends, m.batch, m.failures, reader)
+	if m.noReader {
+		return what + ", no reader"
+	}
+	return what + ", a reader"
 }
 
 // Each rule is there for something: without it, something is wrong.
 func TestModelNoticesABrokenRule(t *testing.T) {
 	t.Parallel()
-	sound := modelSize{modelWriters, 2, 1, 0, false}
-	failing := modelSize{2, 2, 2, 2, false}
+	sound := modelSize{writers: modelWriters, appends: 2, batch: 1}
+	failing := modelSize{writers: 2, appends: 2, batch: 2, failures: 2}
 	for name, c := range map[string]struct {
 		size modelSize
 		b    modelBreach
@@ -220,12 +242,17 @@ func TestModelNoticesABrokenRule(t *testing.T) {
 		"roll without reading back":                {failing, modelBreach{noReadBack: true}},
 		"roll without a check before the answer":   {failing, modelBreach{noRollCheck: true}},
 		"roll into any free slot":                  {failing, modelBreach{anySlot: true}},
-		"settle down to what was listed as sealed": {modelSize{3, 1, 1, 1, true}, modelBreach{asListed: true}},
+		"settle down to what was listed as sealed": {modelSize{writers: 3, appends: 1, batch: 1, failures: 1, noReader: true}, modelBreach{asListed: true}},
 	} {
-		n, wrong := walk(c.size, c.b)
-		if wrong == "" {
-			t.Errorf("%s: nothing is wrong in %d states", name, n)
-		}
-		journaltest.Tried("model: %s: %s, after %d states", name, wrong, n)
+		noticed(t, name, c.size, c.b)
 	}
+}
+
+func noticed(t *testing.T, name string, size modelSize, b modelBreach) {
+	t.Helper()
+	n, wrong := walk(size, b)
+	if wrong == "" {
+		t.Errorf("%s: nothing is wrong in %d states", name, n)
+	}
+	journaltest.Tried("model: %s: %s, after %d states", name, wrong, n)
 }

@@ -1,12 +1,13 @@
 package journal_test
 
-import "fmt"
-
-// An exhaustive model of claim, seal, check and of the roll. Every step that
+// An exhaustive model of claim, seal, check, of the roll and of the commit log
+// (model_log_test.go). Every step that
 // others can see of every writer and of a reader is one transition, all
 // interleavings are walked, and what must hold is looked at in every state: so
 // any process may stop for ever after any step, and the power may go after any
-// step. Writes and syncs fail as often as a state says they still may.
+// step. Writes and syncs fail as often as a state says they still may. Where
+// the power is to come back too, those who have not begun go on with what the
+// disk has.
 //
 // There are no locks in it, every writer forces its way: locks decide when to
 // try and nothing else. A segment is a count of lines, the first its seal;
@@ -22,22 +23,29 @@ const (
 // A modelSegment is all that stands on disk of one epoch, and what its writer
 // has told.
 type modelSegment struct {
-	lines   int8 // written, as the page cache shows
+	lines   int8 // as the page cache shows, up to a hole in it
+	written int8 // by its owner, who does not see the hole
 	durable int8 // synced
 	dur     int8 // lines that were synced when the last write began: its dur
 	before  int8 // the seal: the segment it follows, 0 for none
 	length  int8 // the seal: how many lines of that count
+	carried int8 // and how many more that were in its log alone stand before the seal
 	told    int8 // lines that were acknowledged, the seal too
 	owner   int8
 	first   int8 // number of its owner's record that is behind the seal
 	lied    bool // a sync has failed: what is not durable is in the cache until that is dropped
+
+	kept     bool // what is carried is synced
+	unseen   bool // the kernel has failed to store something, and its owner has yet to hear of it
+	poisoned bool // its owner has heard of a failed sync in the background
 }
 
 // settle notes the size, syncs, and drops the pages.
 func (g *modelSegment) settle(b modelBreach) (size int8) {
 	size = g.lines
+	g.unseen = g.unseen && !b.newDescriptor
 	if !b.noSettle && !g.lied {
-		g.durable = g.lines
+		g.durable, g.kept = g.lines, g.carried > 0
 	}
 	if g.lied && !b.noDrop {
 		g.lines, g.lied = g.durable, false
@@ -51,18 +59,23 @@ const (
 	toClaim
 	toSettle // one segment: note its size, sync it
 	toRead   // one segment; only where a rule is broken is this a step of its own
+	toReadLog
 	toSeal
 	toSync
 	toCheck
 	toAppend
-	toRoll     // something has failed: claim the next slot
-	toTried    // settle and read the segment whose seal failed
-	toReadBack // settle and read the segment in which a write or sync failed
+	toLog
+	toLogSync
+	toWriteLate // only where a rule is broken
+	toRoll      // something has failed: claim the next slot
+	toTried     // settle and read the segment whose seal failed
+	toReadBack  // settle and read the segment in which a write or sync failed
 	toSealRoll
 	toSyncRoll
 	toCheckRoll
 	toRewrite
 	done
+	dead
 )
 
 type modelWriter struct {
@@ -78,6 +91,8 @@ type modelWriter struct {
 	want, recorded    int8 // of its records: handed over, acknowledged
 	mine, tried       int8 // while it rolls: its newest claim, and the one whose seal failed
 	found, triedFound int8 // records that a seal says to be there
+	total             int8 // lines of the segment that its seal will be behind, with those in its log
+	file              int8 // of its log, that has its last record
 }
 
 type modelState struct {
@@ -88,9 +103,16 @@ type modelState struct {
 	writers  [modelWriters]modelWriter
 	// The reader lists, notes sizes, lists again.
 	rpc, rtop, rat int8
+	rtotal         int8 // lines of the newest sealed one, with those in its log
 	rnoted, rdur   [modelSegments]int8
 	view           [modelSegments]int8 // what it was given, settled
 	sure           bool                // a line behind the newest seal says that the seal is durable
+
+	logs        [modelWriters]modelLog
+	other       modelSegment // of another session that writer 0 has, and nobody else wants
+	opc, omade  int8         // what writer 0 does next there, and how many appends it has made
+	cuts, kills int8         // that may still come
+	cut         bool         // one has come
 }
 
 // Rules of the protocol, to be broken one at a time.
@@ -109,81 +131,7 @@ type modelBreach struct {
 	noReadBack   bool // roll without reading what is there, and write all of it again
 	noRollCheck  bool // roll, and answer, without a look for a successor
 	anySlot      bool // roll into whatever slot is free
-}
-
-// modelView is what counts of the segments: how many lines of each. Nothing
-// sound has a seal that pins more than is there.
-func modelView(s *[modelSegments]modelSegment, lines [modelSegments]int8, claimed int8) (v [modelSegments]int8, top int8, ok bool) {
-	for top = claimed; top > 0 && lines[top-1] == 0; top-- {
-	}
-	for g, n := top, int8(-1); g > 0; {
-		have := lines[g-1]
-		if n < 0 {
-			n = have
-		}
-		if n > have || n == 0 {
-			return v, top, false
-		}
-		v[g-1] = n
-		g, n = s[g-1].before, s[g-1].length
-	}
-	return v, top, true
-}
-
-// wrong says what must not be so, "" if nothing is. Of every segment the disk
-// has what is durable and perhaps some of what is not.
-func (s *modelState) wrong() string {
-	var lines [modelSegments]int8
-	return s.wrongOn(&lines, 0, true)
-}
-
-func (s *modelState) wrongOn(lines *[modelSegments]int8, g int8, cached bool) string {
-	if g < s.claimed {
-		for n := s.segments[g].durable; n <= s.segments[g].lines; n++ {
-			lines[g] = n
-			if wrong := s.wrongOn(lines, g+1, cached && n == s.segments[g].lines); wrong != "" {
-				return wrong
-			}
-		}
-		return ""
-	}
-	v, _, ok := modelView(&s.segments, *lines, s.claimed)
-	if !ok {
-		return "a seal says that more counts than is there"
-	}
-	var next [modelWriters]int8
-	for g := range s.claimed {
-		x := &s.segments[g]
-		if v[g] < x.told {
-			return fmt.Sprintf("line %d of segment %d was acknowledged and is not in the log", x.told, g+1)
-		}
-		if v[g] > 1 {
-			if x.first < next[x.owner] {
-				return fmt.Sprintf("record %d of a writer is in the log twice", x.first)
-			}
-			next[x.owner] = x.first + v[g] - 1
-		}
-	}
-	// What an unsynced seal says may be said otherwise by the next one, if the
-	// power goes or its sync fails.
-	if (s.sure || cached && !s.failed) && !prefixOf(s.view, v) {
-		return "what a reader was given is no beginning of the log"
-	}
-	return ""
-}
-
-func prefixOf(a, b [modelSegments]int8) bool {
-	for g := range a {
-		if a[g] != b[g] {
-			for _, later := range a[g+1:] {
-				if later > 0 {
-					return false
-				}
-			}
-			return a[g] < b[g]
-		}
-	}
-	return true
+	logBreach
 }
 
 // A modelSize says how much there is in a model.
@@ -191,6 +139,10 @@ type modelSize struct {
 	writers, appends, batch int // each of the writers makes so many appends of so many records
 	failures                int // of a write or a sync
 	noReader                bool
+
+	files       int // of each commit log, 0 for none
+	other       int // appends of one record to another session
+	cuts, kills int
 }
 
 // step does the next step of writer i. It reports what is wrong in itself.
@@ -203,6 +155,10 @@ func (s *modelState) step(i int, size modelSize, b modelBreach) string {
 			w.open--
 		}
 		w.open = max(w.open, 1)
+		if g := w.open; b.logFirst && s.claimed > 0 {
+			l := &s.logs[s.segments[g-1].owner]
+			w.total = l.over(g, s.segments[g-1].lines, l.written())
+		}
 		if w.pc = toClaim; b.readFirst {
 			w.pc = toSettle
 		}
@@ -237,6 +193,8 @@ func (s *modelState) step(i int, size modelSize, b modelBreach) string {
 			w.pc = toRead
 		case b.readFirst:
 			w.pc = toClaim
+		case size.files > 0:
+			w.pc = toReadLog
 		default:
 			w.pc = toSeal
 		}
@@ -255,36 +213,76 @@ func (s *modelState) step(i int, size modelSize, b modelBreach) string {
 		}
 		w.pc = toSeal
 	case toSeal:
-		v, top, ok := modelView(&s.segments, w.seen, w.top)
-		if !ok {
+		top := newestSealed(&w.seen, w.top)
+		if _, ok := modelView(&s.segments, &w.seen, top, max(w.seen[max(top, 1)-1], w.total)); !ok {
 			return "a claimant reads a seal that pins more than it sees"
 		}
 		g := &s.segments[w.own-1]
-		if g.lines, g.before, g.first = 1, top, 1; top > 0 {
-			g.length = v[top-1]
+		if g.lines, g.written, g.first = 1, 1, 1; top > 0 {
+			g.follow(top, w.seen[top-1], w.total, b)
 		}
 		*w = modelWriter{pc: toSync, own: w.own}
+		if b.sealInLog {
+			w.pc = toLog
+		}
 	case toSync:
-		s.segments[w.own-1].sync(b)
-		w.pc = toCheck
+		if w.pc = toCheck; !s.segments[w.own-1].sync(b) {
+			s.broken(w, b)
+		}
 	case toCheck: // and answer: nothing others do in between changes what was seen
-		if s.claimed > w.own && !b.noCheck && (!b.noRollCheck || s.segments[w.own-1].first == 1) {
+		if s.claimed > w.own && !b.noCheck && !b.checkFirst && (!b.noRollCheck || s.segments[w.own-1].first == 1) {
 			w.pc = done
 			break
 		}
 		g := &s.segments[w.own-1]
-		g.told, w.recorded = g.lines, w.want
+		if g.told = g.written; b.answerFirst && w.recorded < w.want {
+			g.told, w.recorded, w.pc = g.told+w.want-w.recorded, w.want, toWriteLate
+			break
+		}
+		w.recorded = w.want
 		if w.pc = toAppend; int(w.want) >= size.appends*size.batch {
 			w.pc = done
 		}
 	case toAppend:
 		w.want += int8(size.batch)
-		s.segments[w.own-1].write(int8(size.batch))
-		w.pc = toSync
+		switch g := &s.segments[w.own-1]; {
+		case b.checkFirst && s.claimed > w.own:
+			w.pc = done
+		case g.poisoned: // nothing is written
+			s.broken(w, b)
+		case size.files == 0:
+			g.write(int8(size.batch))
+			w.pc = toSync
+		default:
+			s.record(w, b)
+		}
+	case toReadLog, toLog, toLogSync, toWriteLate:
+		s.stepLog(i, size, b)
 	default:
-		s.roll(i, size, b)
+		return s.roll(i, size, b)
 	}
 	return ""
+}
+
+// broken makes a writer of which a sync has failed go on.
+func (s *modelState) broken(w *modelWriter, b modelBreach) {
+	switch {
+	case s.segments[w.own-1].told == 0: // whoever cannot open a session is told so
+		w.pc = done
+	case b.again:
+		w.pc, w.mine = toRewrite, w.own
+	default:
+		w.pc, w.mine = toRoll, w.own
+	}
+}
+
+// follow makes a seal behind a segment of which so many lines are there, and so
+// many in all with those that its log has.
+func (g *modelSegment) follow(top, lines, total int8, b modelBreach) {
+	g.before, g.length, g.carried, g.kept = top, lines, max(0, total-lines), total > lines && !b.carryWithSeal
+	if b.noCarry {
+		g.length, g.carried = g.length+g.carried, 0
+	}
 }
 
 // claim gives the next slot to writer i, 0 if the model has no more.
@@ -297,12 +295,27 @@ func (s *modelState) claim(i int) int8 {
 	return s.claimed
 }
 
-func (g *modelSegment) write(n int8) { g.dur, g.lines = g.lines, g.lines+n }
-
-func (g *modelSegment) sync(b modelBreach) {
-	if !b.noSync && !g.lied {
-		g.durable = g.lines
+func (g *modelSegment) write(n int8) {
+	g.dur = g.written
+	if g.lines == g.written {
+		g.lines += n
 	}
+	g.written += n
+}
+
+// sync reports whether it has worked, as far as the caller can know.
+func (g *modelSegment) sync(b modelBreach) bool {
+	if g.unseen {
+		g.unseen, g.poisoned = false, true
+		return false
+	}
+	if g.poisoned && !b.poisonAlone && !b.reuseLied {
+		return false // the failure was told to the other
+	}
+	if !b.noSync && !g.lied {
+		g.durable, g.kept = g.lines, g.carried > 0
+	}
+	return true
 }
 
 // next is the segment to settle or read now, 0 after the last.
@@ -326,10 +339,17 @@ func (w *modelWriter) next(b modelBreach) int8 {
 }
 
 // read does the next step of the reader.
-func (s *modelState) read(b modelBreach) string {
+func (s *modelState) read(logs bool, b modelBreach) string {
 	switch {
 	case s.rpc == 0:
 		s.rtop, s.rat, s.rpc = s.claimed, 0, 1
+	case s.rat == s.rtop && s.rtop > 0 && logs:
+		top := newestSealed(&s.rnoted, s.rtop)
+		if s.rtotal = 0; top > 0 {
+			l := &s.logs[s.segments[top-1].owner]
+			s.rtotal, s.rdur[top-1] = l.durOf(top, s.rnoted[top-1], s.rdur[top-1])
+		}
+		s.rat++
 	case s.rat < s.rtop:
 		g := s.rtop - s.rat
 		if b.oldestFirst {
@@ -338,7 +358,8 @@ func (s *modelState) read(b modelBreach) string {
 		s.rnoted[g-1], s.rdur[g-1] = s.segments[g-1].lines, s.segments[g-1].dur
 		s.rat++
 	default:
-		v, top, ok := modelView(&s.segments, s.rnoted, s.rtop)
+		top := newestSealed(&s.rnoted, s.rtop)
+		v, ok := modelView(&s.segments, &s.rnoted, top, max(s.rnoted[max(top, 1)-1], s.rtotal))
 		settled := s.rtop > 0 && top == s.rtop && (s.claimed == s.rtop || b.noSecondList)
 		if settled && !ok {
 			return "a reader sees a seal that pins more than is there"
@@ -346,7 +367,7 @@ func (s *modelState) read(b modelBreach) string {
 		if settled && !b.tentative { // in the newest, only what its last line says to be durable
 			v[top-1] = s.rdur[top-1]
 		}
-		s.rpc, s.rtop, s.rat, s.rnoted, s.rdur = 0, 0, 0, [modelSegments]int8{}, [modelSegments]int8{}
+		s.rpc, s.rtop, s.rat, s.rtotal, s.rnoted, s.rdur = 0, 0, 0, 0, [modelSegments]int8{}, [modelSegments]int8{}
 		if settled {
 			s.rpc, s.view, s.sure = 2, v, v[top-1] > 0
 		}
