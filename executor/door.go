@@ -98,7 +98,7 @@ func (x *Executor) serve() error {
 	add("session-list", p+"session.list", listSchema, listAnswerSchema, x.handle(listVerb, false))
 	add("session-append", p+"session.append", appendSchema, appendAnswerSchema, x.handle(appendVerb, false))
 	add("session-end", p+"session.end", endSchema, endAnswerSchema, x.handle(endVerb, false))
-	add("lease-list", p+"lease.list", listSchema, leasesAnswerSchema, x.handle(leasesVerb, false))
+	add("lease-list", p+"lease.list", leasesSchema, leasesAnswerSchema, x.handle(leasesVerb, false))
 	add("lease-get", p+"lease.get", sessionSchema, leaseAnswerSchema, x.handle(leaseVerb, false))
 	add("to-call", to+"call.*", callSchema, resultSchema, x.handle(callVerb, true), alone)
 	add("to-get", to+"get.*", sessionSchema, getSchema, x.handle(getVerb, true), alone)

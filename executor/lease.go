@@ -80,9 +80,16 @@ func (x *Executor) runLeaseGet(ctx context.Context, _ string, payload []byte, _ 
 
 // runLeaseList looks at the leases of many sessions.
 func (x *Executor) runLeaseList(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
+	var req struct {
+		After string `json:"after"`
+		Limit int    `json:"limit"`
+	}
+	_, err := door(payload, &req, levelData)
+	if err != nil {
+		return reply{}, err
+	}
 	a := LeasesAnswer{OK: true, Leases: []LeaseInfo{}}
-	var err error
-	a.More, err = x.page(ctx, payload, func(id string) {
+	a.More, err = x.page(ctx, req.After, req.Limit, func(id string) {
 		st, err := x.cfg.Store.Lease(ctx, id)
 		a.Leases = append(a.Leases, LeaseOf(id, st, err))
 	})

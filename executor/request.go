@@ -272,12 +272,16 @@ type GetAnswer struct {
 type ListRequest struct {
 	After string `json:"after,omitzero"` // begin behind this id
 	Limit int    `json:"limit,omitzero"` // 100 if zero, at most 1000
+	// IDs asks for the ids alone, in IDs of the answer: nothing of a session is
+	// looked at.
+	IDs bool `json:"ids,omitzero"`
 }
 
 // ListAnswer is one page of sessions.
 type ListAnswer struct {
 	OK       bool          `json:"ok"`
 	Sessions []SessionInfo `json:"sessions"`
+	IDs      []string      `json:"ids,omitzero"`
 	More     bool          `json:"more"`
 }
 

@@ -20,7 +20,7 @@ const (
 		`"epochs":{"type":"integer"},"messages":{"type":"integer"},"calls":{"type":"object","additionalProperties":{"type":"integer"}},` +
 		`"open":{"type":"array","items":{"type":"string"}}}}`
 	listAnswerSchema = `{"type":"object","required":["ok","sessions","more"],"properties":{"ok":{"const":true},"more":{"type":"boolean"},` +
-		`"sessions":{"type":"array","items":{"type":"object","required":["session","epoch"],"properties":{"session":{"type":"string"},` +
+		`"ids":{"type":"array","items":{"type":"string"}},"sessions":{"type":"array","items":{"type":"object","required":["session","epoch"],"properties":{"session":{"type":"string"},` +
 		`"lease":{"type":"string"},"kind":{"type":"string"},"epoch":{"type":"integer"}}}}}}`
 	appendAnswerSchema = `{"type":"object","required":["ok","events","head"],"properties":{"ok":{"const":true},"head":{"type":"string"},` +
 		`"events":{"type":"array","items":{"type":"object","required":["id","seq","type","sum"],"properties":{"id":{"type":"string"},` +
@@ -42,7 +42,9 @@ const (
 		`"session":{"type":"string"},"head":{"type":"string"},"started":{"type":"string"},"workspace":{"type":"string"},"labels":{"type":"object"},` +
 		`"outcome":{"type":"string"},"task_kind":{"type":"string"},"phase":{"type":"string"},"epochs":{"type":"integer"},"messages":{"type":"integer"},` +
 		`"calls":{"type":"object","additionalProperties":{"type":"integer"}},"open":{"type":"array","items":{"type":"string"}}}}`
-	listSchema   = `{"type":"object","properties":{"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":1000}}}`
+	pageSchema   = `"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":1000}`
+	listSchema   = `{"type":"object","properties":{` + pageSchema + `,"ids":{"type":"boolean"}}}`
+	leasesSchema = `{"type":"object","properties":{` + pageSchema + `}}`
 	appendSchema = `{"type":"object","required":["session","events"],"properties":{"session":` + sessionID + `,"events":{"type":"array",` +
 		`"minItems":1,"maxItems":1000,"items":{"type":"object","required":["type","data"],"properties":{"id":{"type":"string"},"type":{"type":"string"},"data":{}}}}}}`
 	endSchema = `{"type":"object","required":["session","outcome"],"properties":{"session":` + sessionID + `,` +

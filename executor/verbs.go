@@ -280,9 +280,17 @@ func (x *Executor) runGet(ctx context.Context, _ string, payload []byte, here bo
 
 // runList lists sessions and their leases; it reads no log.
 func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
+	var req ListRequest
+	_, err := door(payload, &req, levelData)
+	if err != nil {
+		return reply{}, err
+	}
 	a := ListAnswer{OK: true, Sessions: []SessionInfo{}}
-	var err error
-	a.More, err = x.page(ctx, payload, func(id string) {
+	a.More, err = x.page(ctx, req.After, req.Limit, func(id string) {
+		if req.IDs {
+			a.IDs = append(a.IDs, id)
+			return
+		}
 		info := SessionInfo{Session: id}
 		// A session that cannot be looked at does not hide the others.
 		if st, err := x.cfg.Store.Lease(ctx, id); err != nil {
@@ -298,31 +306,24 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 	return answer(a, x, "", schema.Head{})
 }
 
-// page gives the sessions that a ListRequest asks for, and says whether there
-// are more.
-func (x *Executor) page(ctx context.Context, payload []byte, give func(id string)) (more bool, err error) {
-	var req ListRequest
-	if _, err := door(payload, &req, levelData); err != nil {
-		return false, err
+// page gives up to limit sessions behind one, and says whether there are more.
+func (x *Executor) page(ctx context.Context, after string, limit int, give func(id string)) (more bool, err error) {
+	if limit == 0 {
+		limit = 100
 	}
-	if req.Limit == 0 {
-		req.Limit = 100
-	}
-	if req.Limit < 0 || req.Limit > 1000 {
+	if limit < 0 || limit > 1000 {
 		return false, schema.Errorf(schema.InvalidArgs, "limit must be 1 to 1000")
 	}
-	n := 0
 	for id, err := range x.cfg.Store.Sessions(ctx) {
-		if err != nil {
+		switch {
+		case err != nil:
 			return false, err
-		}
-		if id <= req.After {
+		case id <= after:
 			continue
-		}
-		if n == req.Limit {
+		case limit == 0:
 			return true, nil
 		}
-		n++
+		limit--
 		give(id)
 	}
 	return false, nil

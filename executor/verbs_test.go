@@ -270,7 +270,10 @@ func TestListGoesThroughAllSessionsInPages(t *testing.T) {
 	if got := strings.Join(ids, " "); got != "s0 s1 s2 s3 s4 s5 s6 s7 s8 s9" {
 		t.Errorf("the pages have %s", got)
 	}
-	for _, body := range []string{`{"limit":-1}`, `{"limit":1001}`, `{"limit":"all"}`, `{"after":7}`, `[]`} {
+	if a, err := n.client.List(within(t), executor.ListRequest{After: "s3", Limit: 3, IDs: true}); err != nil || strings.Join(a.IDs, " ") != "s4 s5 s6" || len(a.Sessions) > 0 || !a.More {
+		t.Errorf("a page of ids: %+v, %v", a, err)
+	}
+	for _, body := range []string{`{"limit":-1}`, `{"limit":1001}`, `{"limit":"all"}`, `{"after":7}`, `{"ids":"s1"}`, `[]`} {
 		_, err := ask(t, n.conn, "steno.v1.session.list", body)
 		wantErr(t, err, schema.InvalidArgs)
 	}

@@ -73,40 +73,30 @@ func (a *app) observe(ctx context.Context, store *journal.Files, session string)
 // listLeases gives every session a row: one that cannot be looked at says why
 // and does not hide the others.
 func (a *app) listLeases(ctx context.Context, store *journal.Files) error {
-	all := []executor.LeaseInfo{}
+	l := listing{a: a, head: []string{"SESSION", "STATE", "EPOCH", "HOLDER", "HOST", "PID", "PROGRAM", "BEAT", "KIND"}}
 	for id, err := range store.Sessions(ctx) {
 		if err != nil {
 			return err
 		}
 		st, err := store.Lease(ctx, id)
 		row := executor.LeaseOf(id, st, err)
-		if a.format == "jsonl" {
-			if err := a.json(row); err != nil {
-				return err
-			}
-			continue
+		if err := l.add(row, func() []string { return leaseCells(row) }); err != nil {
+			return err
 		}
-		all = append(all, row)
 	}
-	switch a.format {
-	case "jsonl":
-		return nil
-	case "json":
-		return a.json(all)
+	return l.end()
+}
+
+func leaseCells(r executor.LeaseInfo) []string {
+	h := r.Holder
+	if h == nil || r.State == lease.Available { // there the last one is named
+		h = &schema.Holder{}
 	}
-	rows := make([][]string, len(all))
-	for i, r := range all {
-		h := r.Holder
-		if h == nil || r.State == lease.Available { // there the last one is named
-			h = &schema.Holder{}
-		}
-		pid := ""
-		if h.PID != 0 {
-			pid = strconv.Itoa(h.PID)
-		}
-		rows[i] = []string{r.Session, string(r.State), fmt.Sprint(r.Epoch), h.ID, short(h.Host, 40), pid, short(h.Program, 40), beatAge(r), string(r.Kind)}
+	pid := ""
+	if h.PID != 0 {
+		pid = strconv.Itoa(h.PID)
 	}
-	return a.table([]string{"SESSION", "STATE", "EPOCH", "HOLDER", "HOST", "PID", "PROGRAM", "BEAT", "KIND"}, rows)
+	return []string{r.Session, string(r.State), fmt.Sprint(r.Epoch), h.ID, short(h.Host, 40), pid, short(h.Program, 40), beatAge(r), string(r.Kind)}
 }
 
 // beatAge is the age of the holder's beat for a cell.

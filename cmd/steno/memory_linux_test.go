@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -96,6 +97,37 @@ func TestAListDoesNotReadTheLogs(t *testing.T) {
 		if out := small(t, dir, args...); !strings.Contains(out, "stale") {
 			t.Errorf("steno %q says %s", args, out)
 		}
+	}
+}
+
+// A list is streamed too, in the order of the ids.
+func TestAListOfManySessionsNeedsLittleMemory(t *testing.T) {
+	t.Parallel()
+	const sessions = 20_000
+	dir := t.TempDir()
+	good(t, dir, "run", os.DevNull, "--session", "a")
+	want := []string{"a"}
+	for n := range sessions {
+		id := fmt.Sprintf("s%07d", n)
+		must(t, os.Mkdir(filepath.Join(dir, ".steno", "sessions", id), 0o700))
+		want = append(want, id)
+	}
+	for _, args := range [][]string{{"session", "ls"}, {"session", "ls", "--ids"}, {"lease", "ls"}} {
+		lines := strings.Split(strings.TrimSuffix(small(t, dir, args...), "\n"), "\n")
+		if !strings.HasPrefix(lines[0], "SESSION") {
+			t.Errorf("steno %q begins with %q", args, lines[0])
+		}
+		for i, line := range lines[1:] {
+			lines[i+1], _, _ = strings.Cut(line, " ")
+		}
+		if !slices.Equal(lines[1:], want) {
+			t.Errorf("steno %q gives %d sessions, or in another order", args, len(lines)-1)
+		}
+	}
+	var rows []struct{ Session string }
+	must(t, json.Unmarshal([]byte(small(t, dir, "session", "ls", "-o", "json")), &rows))
+	if len(rows) != len(want) || rows[sessions].Session != want[sessions] {
+		t.Errorf("as JSON there are %d sessions", len(rows))
 	}
 }
 

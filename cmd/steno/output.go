@@ -70,6 +70,69 @@ func (a *app) table(head []string, rows [][]string) error {
 	return w.Flush()
 }
 
+// A listing gives rows as they come, however many they are: a line of JSON each,
+// an array of JSON, or tables, one behind the other as if they were one.
+type listing struct {
+	a    *app
+	head []string
+	rows [][]string
+	any  bool // something is written already
+}
+
+const listingRows = 1000 // of a table, before it is written
+
+// add gives a row: v as JSON, or what cells makes of it.
+func (l *listing) add(v any, cells func() []string) error {
+	switch l.a.format {
+	case "jsonl":
+		return l.a.json(v)
+	case "json":
+		b, err := encode(v)
+		if err != nil {
+			return err
+		}
+		open := byte('[')
+		if l.any {
+			open = ','
+		}
+		l.any = true
+		_, err = l.a.out.Write(append([]byte{open}, b...))
+		return err
+	}
+	if l.rows = append(l.rows, cells()); len(l.rows) < listingRows {
+		return nil
+	}
+	return l.write()
+}
+
+func (l *listing) write() error {
+	head := l.head
+	if l.any {
+		head = nil
+	}
+	err := l.a.table(head, l.rows)
+	l.rows, l.any = l.rows[:0], true
+	return err
+}
+
+// end writes what is left.
+func (l *listing) end() error {
+	switch {
+	case l.a.format == "jsonl":
+		return nil
+	case l.a.format == "json":
+		end := "]\n"
+		if !l.any {
+			end = "[]\n"
+		}
+		_, err := io.WriteString(l.a.out, end)
+		return err
+	case len(l.rows) > 0 || !l.any:
+		return l.write()
+	}
+	return nil
+}
+
 // inert escapes whatever could act on a terminal or turn the text around: C0,
 // DEL and C1 controls, bidi controls, other invisible formatting, and bytes
 // that are no UTF-8.

@@ -60,13 +60,20 @@ func measure(name string, run func(s *server.Server, name, dir string)) {
 		harness.Must(errors.New("the server does not start"))
 	}
 	run(s, name, dir)
+	for _, c := range dialled {
+		c.Close()
+	}
+	dialled = nil
 	s.Shutdown()
 	s.WaitForShutdown()
 }
 
+var dialled []*nats.Conn
+
 func dial(s *server.Server) *nats.Conn {
 	c, err := nats.Connect("", nats.InProcessServer(s), nats.MaxReconnects(0))
 	harness.Must(err)
+	dialled = append(dialled, c)
 	return c
 }
 

@@ -92,11 +92,14 @@ func measure(name string, door func(*room) caller) {
 			return executor.Result{OK: true, Output: string(harness.Tool(call.Args))}, nil
 		}})
 	harness.Must(err)
-	x, err := executor.New(executor.Config{Conn: dial(s), Store: store, Tools: tools, Holder: lease.Self("peers")})
+	conn := dial(s)
+	defer conn.Close()
+	x, err := executor.New(executor.Config{Conn: conn, Store: store, Tools: tools, Holder: lease.Self("peers")})
 	harness.Must(err)
 	ctx := context.Background()
 	harness.Must(x.Start(ctx))
 	r := &room{x, dial(s)}
+	defer r.client.Close()
 	c, err := executor.NewClient(r.client, "")
 	harness.Must(err)
 	for i := range 256 {
