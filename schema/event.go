@@ -198,11 +198,13 @@ func (s *Seal) Data() []byte {
 
 // ArgsSHA256 is the args_sha256 of arguments that came from Compact.
 func ArgsSHA256(args []byte) (string, error) {
-	b, err := CanonicalArgs(args)
-	if err != nil {
-		return "", err
+	if inOrder(args, 0, 2) != len(args) {
+		var err error
+		if args, err = CanonicalArgs(args); err != nil {
+			return "", err
+		}
 	}
-	sum := sha256.Sum256(b)
+	sum := sha256.Sum256(args)
 	var text [2 * len(sum)]byte
 	hex.Encode(text[:], sum[:])
 	return string(text[:]), nil

@@ -48,6 +48,59 @@ func CanonicalArgs(args []byte) ([]byte, error) {
 	return v, nil
 }
 
+// inOrder gives the offset behind the compact JSON value at b[i], -1 if it may
+// be written in another way than its canonical form: as most are, it is
+// canonical if it has no escape and all keys stand in order.
+func inOrder(b []byte, i, level int) int {
+	if i >= len(b) || level > MaxDepth {
+		return -1
+	}
+	switch c := b[i]; c {
+	case '"':
+		end, escaped := skipString(b, i)
+		if escaped {
+			return -1
+		}
+		return end
+	case '{', '[':
+		var last []byte
+		for i++; i < len(b) && b[i] != c+2; { // the bracket that closes it
+			if c == '{' {
+				end, escaped := skipString(b, i)
+				if b[i] != '"' || end < 0 || end >= len(b) || b[end] != ':' || escaped {
+					return -1
+				}
+				key := b[i+1 : end-1]
+				// Keys are in the order of UTF-16, which is that of the bytes of ASCII.
+				if last != nil && bytes.Compare(last, key) >= 0 || bytes.ContainsFunc(key, func(r rune) bool { return r >= 0x80 }) {
+					return -1
+				}
+				last, i = key, end+1
+			}
+			if i = inOrder(b, i, level+1); i < 0 || i >= len(b) {
+				return -1
+			}
+			if b[i] != ',' {
+				break
+			}
+			if i++; i >= len(b) || b[i] == c+2 {
+				return -1
+			}
+		}
+		if i >= len(b) || b[i] != c+2 {
+			return -1
+		}
+		return i + 1
+	case 't':
+		return skipWord(b, i, "true")
+	case 'f':
+		return skipWord(b, i, "false")
+	case 'n':
+		return skipWord(b, i, "null")
+	}
+	return skipNumber(b, i)
+}
+
 // A scanner walks one JSON text. With write it copies what it reads to dst,
 // without white space and with broken text replaced. Without, it refuses white
 // space and broken UTF-8, which is how stored lines are read; half a surrogate
