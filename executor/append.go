@@ -116,7 +116,7 @@ func withIDs(payload []byte) []byte {
 			return payload
 		}
 		if e.ID == "" {
-			e.ID, given = newID().String(), true
+			e.ID, given = journal.NewID().String(), true
 		}
 	}
 	if !given {

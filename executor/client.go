@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"steno/journal"
 	"steno/schema"
 )
 
@@ -43,7 +44,7 @@ func NewClient(conn *nats.Conn, subjectPrefix string) (*Client, error) {
 // Open makes a session, or finds one that is there.
 func (c *Client) Open(ctx context.Context, req OpenRequest) (a OpenAnswer, err error) {
 	if req.Session == "" {
-		req.Session = newID().String() // so that a repeat does not make another
+		req.Session = journal.NewID().String() // so that a repeat does not make another
 	}
 	return a, c.ask(ctx, "session.open", req, &a)
 }
@@ -63,7 +64,7 @@ func (c *Client) Append(ctx context.Context, session string, events ...AppendEve
 	req := AppendRequest{Session: session, Events: append([]AppendEvent(nil), events...)}
 	for i := range req.Events {
 		if req.Events[i].ID == "" {
-			req.Events[i].ID = newID().String()
+			req.Events[i].ID = journal.NewID().String()
 		}
 	}
 	return a, c.ask(ctx, "session.append", req, &a)

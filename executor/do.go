@@ -29,17 +29,16 @@ func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer,
 			return Answer{}, err
 		}
 	}
-	leave, err := enter(x.calls)
-	if err != nil {
+	if enter(x.calls) != nil {
 		return x.recall(ctx, session, &req)
 	}
-	defer leave()
+	defer func() { <-x.calls }()
 	s, err := x.hold(ctx, session, nil)
 	if err != nil {
 		return Answer{}, err
 	}
 	defer s.leave()
-	return s.do(ctx, req)
+	return s.do(ctx, &req)
 }
 
 // recall gives the recorded result of a call that there is no room for, if this
@@ -70,20 +69,23 @@ func (r *Request) compact() error {
 }
 
 // do joins the flight of a call, or starts it.
-func (s *session) do(ctx context.Context, req Request) (Answer, error) {
-	if a, there, err := s.recall(&req); there || err != nil {
+func (s *session) do(ctx context.Context, req *Request) (Answer, error) {
+	settled := closed(s.settled)
+	if a, there, err := s.recall(req); there || err != nil {
 		return a, err // whatever else becomes of the session
 	}
-	select {
-	case <-s.settled: // what an earlier process left open comes first
-	case <-ctx.Done():
-		return Answer{}, s.x.ended(ctx, s.id)
+	if !settled {
+		select {
+		case <-s.settled: // what an earlier process left open comes first
+		case <-ctx.Done():
+			return Answer{}, s.x.ended(ctx, s.id)
+		}
+		if a, there, err := s.recall(req); there || err != nil {
+			return a, err // it was one of those
+		}
 	}
-	if a, there, err := s.recall(&req); there || err != nil {
-		return a, err // it was one of those
-	}
-	s.x.inspect(&req, nil) // before anybody else can see it
-	f, err := s.fly(req, func(f *flight) (Answer, error) { return s.run(f) })
+	s.x.inspect(req, nil) // before anybody else can see it
+	f, err := s.fly(req, nil, (*session).run)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -97,7 +99,7 @@ func (s *session) do(ctx context.Context, req Request) (Answer, error) {
 
 // run is the way of one call, journal first.
 func (s *session) run(f *flight) (Answer, error) {
-	req := &f.call
+	req := f.call
 	known, err := s.known(req)
 	if err != nil || known != nil && known.Result != nil {
 		if err != nil {
@@ -105,11 +107,10 @@ func (s *session) run(f *flight) (Answer, error) {
 		}
 		return s.recorded(known)
 	}
-	release, err := s.slot()
-	if err != nil {
+	if err := s.slot(); err != nil {
 		return Answer{}, err
 	}
-	defer release()
+	defer s.unslot()
 	if known != nil {
 		return s.resume(f, known)
 	}
@@ -118,7 +119,7 @@ func (s *session) run(f *flight) (Answer, error) {
 		// A refused call is in the log too: the call, and why it did not run.
 		return s.finish(req, 0, s.verdict(Result{}, refusal), req.entry())
 	}
-	attempt, err := s.start(req, 1, req.entry(), req.decided())
+	attempt, err := s.start(req, 1, true, true)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -164,17 +165,33 @@ func (s *session) recorded(c *replay.Call) (Answer, error) {
 }
 
 // slot waits until the session may run one more call.
-func (s *session) slot() (release func(), err error) {
-	if s.x.stopping.Err() != nil {
-		return nil, s.stopped()
+func (s *session) slot() error {
+	if closed(s.x.stopping.Done()) {
+		return s.stopped()
 	}
 	select {
 	case s.slots <- struct{}{}:
-		return func() { <-s.slots }, nil
+		return nil
+	default:
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return nil
 	case <-s.ctx.Done():
-		return nil, s.stopped()
+		return s.stopped()
 	case <-s.x.stopping.Done():
-		return nil, s.stopped()
+		return s.stopped()
+	}
+}
+
+func (s *session) unslot() { <-s.slots }
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -201,14 +218,21 @@ func (s *session) admit(req *Request) (Tool, error) {
 
 // start records the start of an attempt together with what must be durable
 // before it.
-func (s *session) start(req *Request, attempt uint64, before ...journal.Entry) (replay.Attempt, error) {
+func (s *session) start(req *Request, attempt uint64, call, decision bool) (replay.Attempt, error) {
+	entries := make([]journal.Entry, 0, 3)
+	if call {
+		entries = append(entries, req.entry())
+	}
+	if decision {
+		entries = append(entries, req.decided())
+	}
 	var o schema.Object
-	o.Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
+	o.Grow(len(req.CallID)+128).Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
 	if attempt > 1 {
 		// A take-over fences the log, not the world.
 		o.Uint("possibly_running", attempt-1)
 	}
-	r, err := s.append(append(before, journal.Entry{Type: schema.TypeToolStarted, Data: o.Bytes()})...)
+	r, err := s.append(append(entries, journal.Entry{Type: schema.TypeToolStarted, Data: o.Bytes()})...)
 	if err != nil {
 		return replay.Attempt{}, err
 	}
@@ -314,14 +338,14 @@ func (s *session) settleAll() {
 
 // settle returns once the start or the end of the call is recorded.
 func (s *session) settle(c *replay.Call, data []byte) error {
-	var req Request
+	req := new(Request)
 	whole, err := s.journal.Whole(s.ctx, data)
 	if errors.Is(err, schema.CorruptLogLine) {
 		whole, req.lost = data, schema.AsError(err).With("call_id", c.ID)
 	} else if err != nil {
 		return err
 	}
-	if err := schema.Unmarshal(whole, &req); err != nil {
+	if err := schema.Unmarshal(whole, req); err != nil {
 		return err
 	}
 	req.sum, req.replaced = c.ArgsSHA256, 0
@@ -331,27 +355,30 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 	if err := schema.Unmarshal(data, &marks); err != nil {
 		return err
 	}
-	f, err := s.fly(req, func(f *flight) (Answer, error) {
-		release, err := s.slot()
-		if err != nil {
+	begun := make(chan struct{})
+	f, err := s.fly(req, begun, func(s *session, f *flight) (Answer, error) {
+		if err := s.slot(); err != nil {
 			return Answer{}, err
 		}
-		defer release()
+		defer s.unslot()
 		if len(marks.Redacted) > 0 { // no tool may get a mark in place of a value
-			return s.finish(&f.call, lastAttempt(c), s.interrupted())
+			return s.finish(f.call, lastAttempt(c), s.interrupted())
 		}
 		return s.resume(f, c)
 	})
 	if err != nil {
 		return err
 	}
-	<-f.begun
+	select {
+	case <-begun:
+	case <-f.done:
+	}
 	return nil
 }
 
 // resume goes on with a call that is recorded and has no result.
 func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
-	req := &f.call
+	req := f.call
 	tool, refusal := s.admit(req)
 	last := lastAttempt(c)
 	switch {
@@ -360,11 +387,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	case refusal != nil:
 		return s.finish(req, 0, s.verdict(Result{}, refusal))
 	}
-	var before []journal.Entry
-	if len(c.Decisions) == 0 {
-		before = append(before, req.decided())
-	}
-	attempt, err := s.start(req, last+1, before...)
+	attempt, err := s.start(req, last+1, false, len(c.Decisions) == 0)
 	if err != nil {
 		return Answer{}, err
 	}

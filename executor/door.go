@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -118,29 +119,29 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 		// A request that is repeated while we work on it is answered once: the
 		// answer goes to the same place.
 		same := repeatOf(r.Reply(), r.Subject(), r.Data())
-		if _, busy := x.replies.LoadOrStore(same, struct{}{}); busy && r.Reply() != "" {
+		if !x.replies.begin(same) && r.Reply() != "" {
 			return
 		}
-		v := v
-		leave, err := enter(v.room(x))
+		v, room := v, v.room(x)
+		err := enter(room)
 		if err != nil && v.name == callVerb.name {
-			v = recalledVerb
-			leave, err = enter(v.room(x))
+			v, room = recalledVerb, recalledVerb.room(x)
+			err = enter(room)
 		}
 		if err == nil && !x.begin(nil) {
-			leave()
+			<-room
 			err = goingAway("")
 		}
 		if err != nil {
-			x.replies.Delete(same)
+			x.replies.end(same)
 			x.respond(r.Reply(), reply{}, err)
 			return
 		}
 		// micro runs one handler at a time; a call may take an hour.
 		go func() {
 			defer x.work.Done()
-			defer x.replies.Delete(same)
-			defer leave()
+			defer x.replies.end(same)
+			defer func() { <-room }()
 			session := ""
 			if i := strings.LastIndexByte(r.Subject(), '.'); strings.HasSuffix(r.Subject()[:i], v.name) {
 				session = r.Subject()[i+1:] // of a subject that ends in <verb>.<session>
@@ -164,6 +165,34 @@ func repeatOf(reply, subject string, payload []byte) repeat {
 	return repeat{reply, subject, sha256.Sum256(payload)}
 }
 
+// replies are the requests that are being handled.
+type replies struct {
+	mu   sync.Mutex
+	busy map[repeat]struct{}
+}
+
+// begin reports whether nobody handles the same request yet.
+func (r *replies) begin(same repeat) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.busy)
+	r.busy[same] = struct{}{}
+	return len(r.busy) > n
+}
+
+func (r *replies) end(same repeat) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.busy, same)
+}
+
+func (r *replies) has(same repeat) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, busy := r.busy[same]
+	return busy
+}
+
 // to begins the subjects that lead to this very process.
 func (x *Executor) to() string { return x.cfg.Prefix + ".v1.to." + x.cfg.Holder.ID + "." }
 
@@ -171,7 +200,7 @@ func (x *Executor) to() string { return x.cfg.Prefix + ".v1.to." + x.cfg.Holder.
 // leases are released others can only send here what they cannot do. What it
 // still works on gets its answer.
 func (x *Executor) putOff(m *nats.Msg) {
-	if _, busy := x.replies.Load(repeatOf(m.Reply, m.Subject, m.Data)); !busy {
+	if !x.replies.has(repeatOf(m.Reply, m.Subject, m.Data)) {
 		x.respond(m.Reply, reply{}, goingAway(""))
 	}
 }
@@ -344,11 +373,11 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 		return reply{}, err
 	}
 	defer s.leave()
-	a, err := s.do(ctx, req)
+	a, err := s.do(ctx, &req)
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{a.Data, x.headers(session, a.Head, HeaderCall, a.CallID)}, nil
+	return reply{a.Data, x.headers(session, a.Head, a.CallID)}, nil
 }
 
 // runRecalled answers a call that there is no room for, if its result is
@@ -365,7 +394,7 @@ func (x *Executor) runRecalled(ctx context.Context, session string, payload []by
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{a.Data, x.headers(session, a.Head, HeaderCall, a.CallID)}, nil
+	return reply{a.Data, x.headers(session, a.Head, a.CallID)}, nil
 }
 
 // find gives a session that this process holds, and takes it unless the
@@ -377,10 +406,13 @@ func (x *Executor) find(ctx context.Context, id string, here bool) (*session, er
 	return x.hold(ctx, id, nil)
 }
 
-func (x *Executor) headers(session string, head schema.Head, more ...string) nats.Header {
-	h := nats.Header{HeaderSession: {session}, HeaderHead: {head.String()}, HeaderExecutor: {x.cfg.Holder.ID}}
-	for i := 0; i+1 < len(more); i += 2 {
-		h[more[i]] = []string{more[i+1]}
+// headers of an answer; call is empty if it is about none.
+func (x *Executor) headers(session string, head schema.Head, call string) nats.Header {
+	v := [...]string{session, head.String(), x.cfg.Holder.ID, call} // one allocation for all
+	h := make(nats.Header, len(v))
+	h[HeaderSession], h[HeaderHead], h[HeaderExecutor] = v[0:1:1], v[1:2:2], v[2:3:3]
+	if call != "" {
+		h[HeaderCall] = v[3:4:4]
 	}
 	return h
 }

@@ -75,7 +75,7 @@ type Executor struct {
 	writes   chan struct{} // a slot for each request of another kind that may wait for the disk
 	looks    chan struct{} // a slot for each other request
 	work     sync.WaitGroup
-	replies  sync.Map // requests that are being handled
+	replies  replies // requests that are being handled
 	// Set by New and by tests only.
 	ackWait, stopWait, retryFirst time.Duration
 
@@ -119,7 +119,7 @@ func New(cfg Config) (*Executor, error) {
 	if cfg.Sessions == 0 {
 		cfg.Sessions = 1000
 	}
-	x := &Executor{cfg: cfg, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, calls: make(chan struct{}, cfg.MaxCalls),
+	x := &Executor{cfg: cfg, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, replies: replies{busy: map[repeat]struct{}{}}, calls: make(chan struct{}, cfg.MaxCalls),
 		writes: make(chan struct{}, maxRequests), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{}}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
@@ -346,13 +346,13 @@ func (x *Executor) retire(s *session, reason string) error {
 // or waits for room on the disk, does not keep others out.
 const maxRequests = 1024
 
-// enter takes one of these slots; leave gives it back.
-func enter(slots chan struct{}) (leave func(), err error) {
+// enter takes one of these slots, which is given back by reading from it.
+func enter(slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:
-		return func() { <-slots }, nil
+		return nil
 	default:
-		return nil, noRoom(slots)
+		return noRoom(slots)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
 
+	"steno/journal"
 	"steno/schema"
 )
 
@@ -272,7 +273,7 @@ func (q *queueDoor) record(msg jetstream.Msg, session string, why error) {
 	}
 	text, _ := schema.Truncate(string(msg.Data()), maxDeadMessage)
 	o.Text("reason", string(schema.KindOf(why))).Uint("deliveries", deliveries(msg)).Text("message", text)
-	id := newID()
+	id := journal.NewID()
 	if m, err := msg.Metadata(); err == nil {
 		sum := sha256.Sum256(strconv.AppendUint([]byte(q.x.cfg.Store.ID()+" "), m.Sequence.Stream, 10))
 		_ = id.SetTime(ulid.Timestamp(m.Timestamp)) // errs beyond the year 10889

@@ -2,14 +2,12 @@ package executor
 
 import (
 	"bytes"
-	"crypto/rand"
 	"iter"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
 	"steno/schema"
@@ -186,6 +184,7 @@ func conflict(session, callID, why string) error {
 // entry is the tool_call event of a request.
 func (r *Request) entry() journal.Entry {
 	var o schema.Object
+	o.Grow(len(r.CallID) + len(r.Name) + len(r.Args) + len(r.Context) + len(r.Turn) + len(r.Key) + 256)
 	o.Text("call_id", r.CallID).Text("name", r.Name).Raw("args", r.Args).Text("args_sha256", r.sum)
 	if len(r.Context) > 0 {
 		o.Raw("context", r.Context)
@@ -209,7 +208,7 @@ func (r *Request) entry() journal.Entry {
 // valid call is allowed by the mode.
 func (r *Request) decided() journal.Entry {
 	var o schema.Object
-	o.Text("call_id", r.CallID).Text("decision", "allow").Text("gate", "mode").Text("by", "auto").Text("args_sha256", r.sum)
+	o.Grow(len(r.CallID)+192).Text("call_id", r.CallID).Text("decision", "allow").Text("gate", "mode").Text("by", "auto").Text("args_sha256", r.sum)
 	return journal.Entry{Type: schema.TypeDecision, Data: o.Bytes()}
 }
 
@@ -323,5 +322,3 @@ type EndAnswer struct {
 }
 
 func splitDots(s string) iter.Seq[string] { return strings.SplitSeq(s, ".") }
-
-func newID() ulid.ULID { return ulid.MustNew(ulid.Now(), rand.Reader) }

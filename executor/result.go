@@ -79,6 +79,7 @@ func (x *Executor) inspect(req *Request, out *verdict) {
 // MaxOutput is cut, or left out, and marked.
 func (out *verdict) record(req *Request, attempt uint64) journal.Entry {
 	e := encoder{replaced: out.replaced}
+	e.Grow(len(req.CallID) + min(len(out.result.Output), schema.MaxInline) + 256)
 	e.Text("call_id", req.CallID).Uint("attempt", attempt).Bool("ok", out.err == nil && out.result.OK)
 	if out.err != nil {
 		e.failure(out.err)

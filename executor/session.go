@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
@@ -17,11 +16,12 @@ import (
 // A session is one that this process holds, from the moment it begins to open
 // it. Locks are taken in the order mu, then the executor's or the journal's.
 type session struct {
-	id     string
-	x      *Executor
-	create *OpenRequest  // nil if it must be there
-	ready  chan struct{} // closed once it is open or cannot be opened
-	err    error         // why it could not be opened; set before ready is closed
+	id      string
+	subject string // begins those of its events
+	x       *Executor
+	create  *OpenRequest  // nil if it must be there
+	ready   chan struct{} // closed once it is open or cannot be opened
+	err     error         // why it could not be opened; set before ready is closed
 
 	retired sync.Once
 	gave    error // what went wrong when it was given back; set by retired
@@ -53,19 +53,24 @@ type session struct {
 // A flight is a call on its way through this process. Everybody who asks for
 // the same call meanwhile waits for the same flight.
 type flight struct {
-	call   Request
-	begun  chan struct{} // closed once its start, or its end, is recorded
+	call   *Request
+	begun  chan struct{} // closed once its start, or its end, is recorded; nil where nobody waits for that
 	done   chan struct{}
 	answer Answer
 	err    error
-	once   sync.Once
 }
 
-func (f *flight) hasBegun() { f.once.Do(func() { close(f.begun) }) }
+// hasBegun is for the flight's own goroutine.
+func (f *flight) hasBegun() {
+	if f.begun != nil {
+		close(f.begun)
+		f.begun = nil
+	}
+}
 
 // newSession makes a session that live will open; live uses it until it is settled.
 func newSession(x *Executor, id string, create *OpenRequest) *session {
-	s := &session{id: id, x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}), startID: newID(),
+	s := &session{id: id, subject: x.cfg.Prefix + ".v1.event." + id + ".", x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}), startID: journal.NewID(),
 		slots: make(chan struct{}, x.cfg.SessionCalls), appends: make(chan struct{}, maxAppends), flights: map[string]*flight{}}
 	s.ctx, s.cancel = context.WithCancel(x.ctx)
 	return s
@@ -210,8 +215,7 @@ func (s *session) publish(r journal.Record) {
 	if r.Type == schema.TypeWriterOpened && s.journal != nil {
 		s.x.log.Warn("a write failed; the session goes on in the next epoch", "session", s.id, "epoch", r.Epoch)
 	}
-	subject := s.x.cfg.Prefix + ".v1.event." + s.id + "." + r.Type
-	if err := s.x.cfg.Conn.PublishMsg(&nats.Msg{Subject: subject, Data: r.Line}); err != nil {
+	if err := s.x.cfg.Conn.Publish(s.subject+r.Type, r.Line); err != nil {
 		// The log is the truth and events are hints; nothing is lost with one.
 		s.x.log.Warn("an event was not published", "session", s.id, "seq", r.Seq, "err", err)
 	}
@@ -267,7 +271,7 @@ const (
 
 // fly returns the flight of a call, a new one if there is none. run is the
 // rest of the call's way; it gets the flight to say when it has begun.
-func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight, error) {
+func (s *session) fly(call *Request, begun chan struct{}, run func(*session, *flight) (Answer, error)) (*flight, error) {
 	s.mu.Lock()
 	if f := s.flights[call.CallID]; f != nil {
 		s.mu.Unlock()
@@ -294,21 +298,25 @@ func (s *session) fly(call Request, run func(*flight) (Answer, error)) (*flight,
 		s.mu.Unlock()
 		return nil, goingAway(s.id)
 	}
-	f := &flight{call: call, begun: make(chan struct{}), done: make(chan struct{})}
+	f := &flight{call: call, begun: begun, done: make(chan struct{})}
 	s.flights[call.CallID] = f
 	s.mu.Unlock()
 	go func() {
 		defer s.x.work.Done()
 		defer s.leave()
+		answered := false
 		defer func() { // also where a tool ends its goroutine
+			if !answered {
+				f.err = schema.Errorf(schema.OutcomeUnknown, "the tool ended without an answer").With("session", s.id).With("call_id", call.CallID)
+			}
 			f.hasBegun()
 			s.mu.Lock()
 			delete(s.flights, call.CallID)
 			s.mu.Unlock()
 			close(f.done)
 		}()
-		f.err = schema.Errorf(schema.OutcomeUnknown, "the tool ended without an answer").With("session", s.id).With("call_id", call.CallID)
-		f.answer, f.err = run(f)
+		f.answer, f.err = run(s, f)
+		answered = true
 	}()
 	return f, nil
 }

@@ -85,7 +85,7 @@ func answer(v any, x *Executor, session string, head schema.Head) (reply, error)
 	if session == "" {
 		return reply{data: b}, nil
 	}
-	return reply{b, x.headers(session, head)}, nil
+	return reply{b, x.headers(session, head, "")}, nil
 }
 
 // runOpen makes a session, or tells of one that is there.
@@ -110,7 +110,7 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 			x.lookAgain()
 			return fail(err)
 		}
-		req.Session = newID().String()
+		req.Session = journal.NewID().String()
 	}
 	if err := schema.CheckSession(req.Session); err != nil {
 		return fail(err)

@@ -201,7 +201,7 @@ func (f *Files) prepare() error {
 	if err != nil {
 		return failed("a file cannot be made", err)
 	}
-	_, err = t.WriteString(newID().String() + "\n")
+	_, err = t.WriteString(NewID().String() + "\n")
 	err = errors.Join(err, t.Sync(), t.Close())
 	if err == nil {
 		// A link fails where the name is taken: the first id stays.

@@ -21,7 +21,6 @@ package journal
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"sync"
 	"time"
@@ -80,8 +79,6 @@ type Record struct {
 	schema.Event
 	Line []byte
 }
-
-func newID() ulid.ULID { return ulid.MustNew(ulid.Now(), rand.Reader) }
 
 // Session is the id of the session.
 func (j *Journal) Session() string { return j.session }
@@ -293,7 +290,7 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 		*e = schema.Event{Session: j.session, Seq: j.seq + uint64(i) + 1, Epoch: j.epoch, ID: in.ID, Time: now,
 			Type: in.Type, Data: in.Data, Dur: j.seq, Prev: prev}
 		if e.ID == (ulid.ULID{}) {
-			e.ID = newID()
+			e.ID = NewID()
 		}
 		at := len(lines)
 		lines = e.Append(lines)

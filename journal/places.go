@@ -3,12 +3,37 @@ package journal
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"slices"
+	"sync"
 
 	"github.com/oklog/ulid/v2"
 
 	"steno/schema"
 )
+
+// NewID makes an event id that nobody can guess.
+func NewID() (id ulid.ULID) {
+	_ = id.SetTime(ulid.Now()) // errs beyond the year 10889
+	entropy.mu.Lock()
+	defer entropy.mu.Unlock()
+	if len(entropy.rest) == 0 {
+		_, _ = rand.Read(entropy.buf[:]) // never errs
+		entropy.rest = entropy.buf[:]
+	}
+	n := copy(id[6:], entropy.rest)
+	clear(entropy.rest[:n])
+	entropy.rest = entropy.rest[n:]
+	return id
+}
+
+// entropy is random bytes that nobody has had yet: asking for many at a time
+// costs little more than asking for few.
+var entropy struct {
+	mu   sync.Mutex
+	buf  [100 * (len(ulid.ULID{}) - 6)]byte
+	rest []byte
+}
 
 // A place is where an event stands.
 type place struct {

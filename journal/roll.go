@@ -127,7 +127,7 @@ func (j *Journal) advance(r *roll) error {
 	seal := schema.Seal{Claim: t.sum.String(), How: schema.HowRoll, Void: r.void,
 		Previous: &schema.Previous{Epoch: j.epoch, Len: &length, Size: &size, Seq: seq, Sum: sum},
 		Evidence: &schema.Evidence{State: string(lease.Active), Observed: schema.AsError(r.why).Message, By: j.by, Reason: "the same process goes on"}}
-	t.seal.Event = schema.Event{Session: j.session, Seq: seq + 1, Epoch: t.epoch, ID: newID(), Time: now(),
+	t.seal.Event = schema.Event{Session: j.session, Seq: seq + 1, Epoch: t.epoch, ID: NewID(), Time: now(),
 		Type: schema.TypeWriterOpened, Data: seal.Data(), Dur: seq, Prev: sum}
 	line := t.seal.Append(nil)
 	t.seal.Line = line[:len(line)-1]

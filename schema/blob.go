@@ -60,7 +60,7 @@ type Blob struct {
 // JSON of it; nil if it stays in its line. The text must be valid UTF-8.
 // [Object.Blob] puts the blob in its place, and TakeOut is told of it.
 func TextBlob(key, text string) *Blob {
-	if quotedLen(text) <= MaxInline {
+	if 6*len(text)+2 <= MaxInline || quotedLen(text) <= MaxInline {
 		return nil
 	}
 	b := &Blob{Key: key, text: text, Ref: Ref{MediaType: MediaText}}

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"encoding/hex"
 	"strconv"
 	"strings"
 
@@ -112,7 +113,14 @@ type Head struct {
 }
 
 func (h Head) String() string {
-	return strconv.FormatUint(h.Epoch, 10) + "." + strconv.FormatUint(h.Seq, 10) + "." + h.Sum.String()
+	var b [2*20 + 2 + 2*len(h.Sum)]byte
+	return string(h.append(b[:0]))
+}
+
+func (h Head) append(dst []byte) []byte {
+	dst = append(strconv.AppendUint(dst, h.Epoch, 10), '.')
+	dst = append(strconv.AppendUint(dst, h.Seq, 10), '.')
+	return hex.AppendEncode(dst, h.Sum[:])
 }
 
 // ParseHead parses the form that String gives, and only that.
@@ -124,7 +132,7 @@ func ParseHead(s string) (Head, error) {
 	h.Epoch, err1 = strconv.ParseUint(e, 10, 64)
 	h.Seq, err2 = strconv.ParseUint(q, 10, 64)
 	h.Sum, err3 = ParseSum(sum)
-	if !ok || err1 != nil || err2 != nil || err3 != nil || h.String() != s {
+	if !ok || err1 != nil || err2 != nil || err3 != nil || string(h.append(make([]byte, 0, 128))) != s {
 		return Head{}, Errorf(InvalidArgs, "a head is <epoch>.<seq>.<sum>; got %s", quote(s))
 	}
 	return h, nil
