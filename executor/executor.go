@@ -17,6 +17,7 @@
 package executor
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"log/slog"
@@ -87,7 +88,8 @@ type Executor struct {
 	look     *look      // the newest at the store; nil before the first
 	again    bool       // another is to follow it
 	sessions map[string]*session
-	uses     uint64 // how often any session was asked for
+	idle     list.List // of those that nobody uses, the least recently used first
+	thinned  int       // how many are being released because there are too many
 	draining bool
 }
 
@@ -209,136 +211,10 @@ func (x *Executor) Drain(ctx context.Context) error {
 		}
 	}
 	x.mu.Unlock()
-	for s, reason := range reasons {
-		select {
-		case <-s.ready:
-			errs = append(errs, x.retire(s, reason))
-		default: // a disk that does not answer; the end of the process gives it back
-		}
-	}
+	errs = append(errs, x.retireAll(reasons)...)
 	// Whoever asked has an answer on the wire before the connection goes.
 	errs = append(errs, x.cfg.Conn.FlushTimeout(2*time.Second))
 	return errors.Join(errs...)
-}
-
-// hold returns the session open for writing in this process, and opens it if
-// nobody holds it. create is nil for a session that must be there. The caller
-// leaves the session when it no longer uses it. The errors are those of
-// journal.Open.
-func (x *Executor) hold(ctx context.Context, id string, create *OpenRequest) (*session, error) {
-	for {
-		x.mu.Lock()
-		if x.draining {
-			x.mu.Unlock()
-			return nil, goingAway(id)
-		}
-		s := x.sessions[id]
-		if s == nil {
-			s = newSession(x, id, create)
-			x.sessions[id] = s
-			x.work.Add(1)
-			go func() {
-				defer x.work.Done()
-				s.live()
-			}()
-		}
-		x.use(s)
-		x.mu.Unlock()
-		err := s.await(ctx)
-		if err == nil && s.usable() {
-			return s, nil
-		}
-		s.leave()
-		switch {
-		case err == nil: // it was released, lost, or has failed; look again once it is gone
-			x.retire(s, "")
-		case errors.Is(err, schema.NotFound) && create != nil && s.create == nil:
-			// the one before us was not to make the session; we are
-		default:
-			return nil, err
-		}
-	}
-}
-
-// held returns the session if this process holds it, without opening it. The
-// caller leaves it. Where it returns SessionWriterLost the lease has been given
-// back.
-func (x *Executor) held(ctx context.Context, id string) (*session, error) {
-	lost := schema.Errorf(schema.SessionWriterLost, "this executor does not hold session %s", id).With("session", id)
-	x.mu.Lock()
-	s := x.sessions[id]
-	if s == nil {
-		x.mu.Unlock()
-		return nil, lost
-	}
-	x.use(s)
-	x.mu.Unlock()
-	err := s.await(ctx)
-	if err == nil && s.usable() {
-		return s, nil
-	}
-	s.leave()
-	if ctx.Err() != nil {
-		return nil, x.ended(ctx, id)
-	}
-	x.retire(s, "")
-	return nil, lost
-}
-
-// use counts a user of a session. The caller holds mu.
-func (x *Executor) use(s *session) {
-	x.uses++
-	s.users, s.used = s.users+1, x.uses
-}
-
-// thin releases sessions that nobody uses, while there are too many.
-func (x *Executor) thin() {
-	for {
-		var idle *session
-		x.mu.Lock()
-		if len(x.sessions) > x.cfg.Sessions {
-			for _, s := range x.sessions {
-				if s.users == 0 && s.leaving == "" && (idle == nil || s.used < idle.used) {
-					idle = s
-				}
-			}
-		}
-		if idle != nil {
-			idle.leaving = "idle"
-		}
-		x.mu.Unlock()
-		if idle == nil {
-			return
-		}
-		x.retire(idle, "")
-	}
-}
-
-// retire takes a session out of the table once it has given back its lease, so
-// that nobody opens it anew before: in good order if there is a reason, here or
-// in leaving, else without a word. It returns when that is done, whoever does
-// it.
-func (x *Executor) retire(s *session, reason string) error {
-	s.retired.Do(func() {
-		if s.journal != nil && !s.sound() {
-			err := s.journal.Err()
-			x.log.Error("a session can no longer be written here", "session", s.id, "epoch", s.journal.Epoch(),
-				"kind", schema.KindOf(err), "err", err)
-		}
-		x.mu.Lock()
-		if reason == "" {
-			reason = s.leaving
-		}
-		x.mu.Unlock()
-		s.gave = s.close(reason)
-		x.mu.Lock()
-		delete(x.sessions, s.id)
-		x.mu.Unlock()
-		if s.gave != nil {
-			x.log.Warn("a session was not given back in good order", "session", s.id, "err", s.gave)
-		}
-	})
-	return s.gave
 }
 
 // maxRequests bounds the requests in this process that are no calls: those that

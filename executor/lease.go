@@ -122,7 +122,7 @@ func (x *Executor) runRelease(ctx context.Context, session string, payload []byt
 		return reply{}, err
 	}
 	x.mu.Lock()
-	s.users-- // ours
+	x.unuse(s)
 	others := s.users
 	if others == 0 && s.leaving == "" {
 		if s.leaving = req.Reason; s.leaving == "" {

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"sync"
@@ -27,10 +28,10 @@ type session struct {
 	gave    error // what went wrong when it was given back; set by retired
 
 	// Guarded by the executor's mu.
-	users   int    // requests, calls on their way, and live
-	used    uint64 // the executor's count of uses at the last one
-	leaving string // why it is being released; "" if it is not
-	full    error  // why it waits for room on the disk; nil if it does not
+	users   int           // requests, calls on their way, and live
+	idle    *list.Element // of the executor's list; nil while it has users
+	leaving string        // why it is being released; "" if it is not
+	full    error         // why it waits for room on the disk; nil if it does not
 
 	// Set before ready is closed and not changed afterwards.
 	journal *journal.Journal
@@ -196,8 +197,8 @@ func (s *session) usable() bool {
 func (s *session) leave() {
 	x := s.x
 	x.mu.Lock()
-	s.users--
-	many := s.users == 0 && len(x.sessions) > x.cfg.Sessions && !x.draining
+	x.unuse(s)
+	many := s.users == 0 && x.many() && !x.draining
 	if many {
 		x.work.Add(1)
 	}

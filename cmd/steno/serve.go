@@ -27,20 +27,25 @@ import (
 func (a *app) serveCommand() *cobra.Command {
 	var listen string
 	var wait time.Duration
+	var sessions int
 	c := &cobra.Command{
 		Use: "serve", Short: "serve sessions: take calls, run tools, keep the record",
 		Long: "serve starts a NATS server with a work queue on 127.0.0.1, with credentials of its own, and an executor on it.\n" +
 			"With --nats it brings an executor to a server that is there. SIGTERM drains.",
 		Example: "  steno serve\n  steno serve --dir /var/lib/steno --listen 127.0.0.1:4222\n  steno serve --nats nats://127.0.0.1:4222",
 		Args:    exactly(),
-		RunE:    func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), listen, wait) },
+		RunE:    func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), listen, sessions, wait) },
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:4222", "where the embedded server listens; port 0 takes a free one")
+	c.Flags().IntVar(&sessions, "sessions", 1000, "how many sessions to hold; above, those that nobody uses are released, the least recently used first")
 	c.Flags().DurationVar(&wait, "grace", grace, "how long running tools have after SIGTERM")
 	return c
 }
 
-func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err error) {
+func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.Duration) (err error) {
+	if sessions < 1 {
+		return usage("--sessions is 1 at least; got %d", sessions)
+	}
 	o, err := listening(listen)
 	if err != nil {
 		return err
@@ -88,7 +93,7 @@ func (a *app) serve(ctx context.Context, listen string, wait time.Duration) (err
 	if err != nil {
 		return err
 	}
-	cfg.Queue = true
+	cfg.Queue, cfg.Sessions = true, sessions
 	x, err := executor.New(cfg)
 	if err != nil {
 		return err

@@ -14,9 +14,9 @@ import (
 )
 
 // serving starts a serve on a free port in dir and waits until it serves.
-func serving(t *testing.T, dir string) *child {
+func serving(t *testing.T, dir string, more ...string) *child {
 	t.Helper()
-	p := launch(t, dir, "serve", "--listen", "127.0.0.1:0", "-o", "json")
+	p := launch(t, dir, append([]string{"serve", "--listen", "127.0.0.1:0", "-o", "json"}, more...)...)
 	p.says(`"context"`)
 	return p
 }
@@ -61,6 +61,24 @@ func TestRunAndCallGoThroughServe(t *testing.T) {
 	good(t, dir, "call", "list", "--session", "s1")
 	if _, pid := holderPID(t, dir, "s1"); pid == s.cmd.Process.Pid {
 		t.Error("the holder has not changed")
+	}
+}
+
+func TestServeReleasesWhatIsAboveItsLimit(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serving(t, dir, "--sessions", "2")
+	for _, session := range []string{"s1", "s2", "s3"} {
+		good(t, dir, "run", os.DevNull, "--session", session)
+	}
+	for session, want := range map[string]string{"s1": "available", "s2": "active", "s3": "active"} {
+		if !eventually(func() bool { state, _ := holderPID(t, dir, session); return state == want }) {
+			t.Errorf("%s is not %s", session, want)
+		}
+	}
+	s.signal(syscall.SIGTERM)
+	if code := s.exit(); code != 0 {
+		t.Errorf("serve: exit %d", code)
 	}
 }
 
