@@ -270,8 +270,13 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 		return err
 	}
 	j.seq, j.sum = s.last, s.sum
+	c, err := j.carryOver(ctx, s)
+	if err != nil {
+		return err
+	}
 	// (6, 7) Seal; the append syncs and checks.
 	seal := j.sealOf(s, before.Lease, claim, released, opt)
+	c.name(seal)
 	j.how = seal.How
 	entries := []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}}
 	if !begun && !s.damaged {
@@ -281,8 +286,25 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 		}
 		entries = append(entries, Entry{Type: schema.TypeSessionStarted, Data: data})
 	}
-	_, err := j.append(ctx, false, entries) // who cannot open a session is told so at once
+	_, err = j.append(ctx, false, entries) // who cannot open a session is told so at once
 	return err
+}
+
+// carryOver copies what only the commit log has of the newest sealed segment.
+func (j *Journal) carryOver(ctx context.Context, s *Scan) (*carried, error) {
+	if s.open == nil {
+		return nil, nil
+	}
+	c, err := j.carriedOf(ctx, s.open.epoch, s.open.tail, s.end)
+	if err != nil || c == nil {
+		return nil, err
+	}
+	if err := j.writer.Carry(ctx, c.lines); err != nil {
+		return nil, err
+	}
+	j.move(c, s.open.epoch, place{j.epoch, j.size})
+	j.size += c.size()
+	return c, nil
 }
 
 // sealOf says what counts of the segments below a claim.
@@ -302,7 +324,7 @@ func (j *Journal) sealOf(s *Scan, was lease.Status, claim schema.Claim, released
 		}
 		return seal
 	}
-	length, size := s.end, s.open.size
+	length, size := s.end, s.open.fileSize()
 	seal.Previous = &schema.Previous{Epoch: s.open.epoch, Len: &length, Size: &size, Seq: s.last, Sum: s.sum}
 	switch {
 	case forced:

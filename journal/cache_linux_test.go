@@ -61,6 +61,7 @@ func cacheOnDisk(t *testing.T, roll, drop bool) (wrong string) {
 	must(t, mounted(t, system.name, device.Path, func(dir string) {
 		files, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
 		must(t, err)
+		files = files.WithoutLog()
 		defer files.Close()
 		faults := &lease.Faults{}
 		if !drop {
@@ -108,6 +109,7 @@ func cacheOnDisk(t *testing.T, roll, drop bool) (wrong string) {
 	must(t, mounted(t, system.name, device.Path, func(dir string) { // from the disk
 		store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
 		must(t, err)
+		store = store.WithoutLog()
 		defer store.Close()
 		l, err := journaltest.Read(store, "s1", journal.ScanOptions{})
 		must(t, err)

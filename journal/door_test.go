@@ -308,7 +308,7 @@ func TestNamesThatAreNoneOfOursAreNotLookedAt(t *testing.T) {
 }
 
 func TestReadingChangesNoByteAndNoTime(t *testing.T) {
-	f := journaltest.Files(t)
+	f := journaltest.Files(t).WithoutLog() // which makes files beside its sessions
 	j, err := journal.Open(ctx, f, "s1", journaltest.Options())
 	must(t, err)
 	journaltest.Append(t, j, journaltest.Note("x"))

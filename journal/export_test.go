@@ -9,10 +9,3 @@ func (j *Journal) Waiting() error {
 	defer j.mu.Unlock()
 	return j.full
 }
-
-// Judged sets how many judge lines ahead, none below 0, and how much is read at
-// once.
-func (o ScanOptions) Judged(workers, chunk int) ScanOptions {
-	o.workers, o.chunk = workers, chunk
-	return o
-}

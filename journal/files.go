@@ -29,6 +29,7 @@ type Files struct {
 	id        string
 	caseBlind bool // the file system takes two spellings for one name
 	holders   *lease.Holders
+	plain     bool // no commit log
 	faults    *lease.Faults
 }
 
@@ -229,6 +230,15 @@ func (f *Files) WithFaults(faults *lease.Faults) *Files {
 	return &c
 }
 
+// WithoutLog returns the same store, whose writers sync the segment at each
+// append instead of a commit log that all share. Readers look into the logs of
+// others all the same.
+func (f *Files) WithoutLog() *Files {
+	c := *f
+	c.plain = true
+	return &c
+}
+
 // Close closes the store and ends the beat of its writers, which stay open.
 func (f *Files) Close() error {
 	f.holders.Close()
@@ -311,6 +321,17 @@ func (f *Files) Read(_ context.Context, session string, epoch uint64, offset int
 	return s, nil
 }
 
+// Tail gives what a holder's commit log has of a segment that the segment does
+// not have.
+func (f *Files) Tail(_ context.Context, session string, epoch uint64, holder string, size int64) (*lease.Tail, error) {
+	d, err := f.dir(session)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.Tail(f.holders, holder, epoch, size)
+}
+
 // Lease says who writes a session, as far as that can be said at once.
 func (f *Files) Lease(_ context.Context, session string) (lease.Status, error) {
 	d, err := f.dir(session)
@@ -345,13 +366,13 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 	if err != nil {
 		return nil, err
 	}
-	w := &fileWriter{dir: d, lane: f.holders.Join(claim.Holder), holders: f.holders, holder: claim.Holder} // it beats before it is seen
+	w := &fileWriter{dir: d, lane: f.holders.Join(claim.Holder), log: !f.plain, holders: f.holders, holder: claim.Holder} // it beats before it is seen
 	if w.slot, err = d.Claim(epoch, header); err != nil {
 		w.lane.Leave()
 		d.Close()
 		return nil, err
 	}
-	w.slot.BeatIn(w.lane)
+	w.slot.BeatIn(w.lane, w.log)
 	return w, nil
 }
 

@@ -100,7 +100,7 @@ func (s *Scan) forcible(f schema.Finding) bool {
 // rest measures the bytes of a segment from an offset to end, a final newline
 // only if it is asked for.
 func (s *Scan) rest(ctx context.Context, g *segment, offset, end int64, newline bool) (n int64, sum string) {
-	f, err := s.store.Read(ctx, s.session, g.epoch, offset)
+	f, err := s.from(ctx, g.epoch, offset)
 	if err != nil {
 		s.fail(err)
 		return 0, ""

@@ -159,7 +159,7 @@ func TestWhoRepairsAndWhyIsBounded(t *testing.T) {
 }
 
 func TestASessionInUseIsNotRepaired(t *testing.T) {
-	store := journaltest.Files(t)
+	store := journaltest.Files(t).WithoutLog() // which has the line
 	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
 	must(t, err)
 	journaltest.Append(t, j, journaltest.Note("one"))

@@ -159,7 +159,8 @@ func (j *Journal) append(ctx context.Context, mayRoll bool, entries []Entry) ([]
 		}
 		return nil, err
 	}
-	if _, err := j.writer.Append(context.Background(), b.lines); err != nil {
+	// What may not roll is the seal, or the last line.
+	if _, err := j.writer.Append(context.Background(), b.lines, !mayRoll); err != nil {
 		if !mayRoll {
 			j.die(err)
 			return nil, err

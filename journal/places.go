@@ -9,6 +9,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"steno/lease"
 	"steno/schema"
 )
 
@@ -155,12 +156,21 @@ func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
 }
 
 func (j *Journal) read(ctx context.Context, seq uint64, p place) (Record, error) {
+	return j.readUnder(ctx, seq, p, nil)
+}
+
+// readUnder reads an event of a segment with a tail, if it is not nil, laid over
+// it.
+func (j *Journal) readUnder(ctx context.Context, seq uint64, p place, tail *lease.Tail) (Record, error) {
 	f, err := j.store.Read(ctx, j.session, p.epoch, p.offset)
+	if tail != nil && err == nil {
+		f.Close()
+		f, err = readUnder(ctx, j.store, j.session, p.epoch, tail, p.offset)
+	}
 	if err != nil {
 		return Record{}, err
 	}
-	r := newLineReader(f, p.offset, p.offset+schema.MaxLine+1, new(pool))
-	r.quick = true
+	r := newLineReader(f, p.offset, p.offset+schema.MaxLine+1)
 	defer r.Close()
 	var e schema.Event
 	if !r.next() || !r.whole || e.Decode(r.line) != nil || e.Session != j.session || e.Seq != seq {

@@ -182,7 +182,7 @@ func TestALateSealOfAVoidClaimCountsForNothing(t *testing.T) {
 // What a living predecessor adds once its segment is settled may never reach
 // the disk, so the seal must not count it.
 func TestAClaimantReadsNoFurtherThanItHasSettled(t *testing.T) {
-	files := journaltest.Files(t)
+	files := journaltest.Files(t).WithoutLog()
 	old := journaltest.Open(t, files, "s1")
 	journaltest.Append(t, old, journaltest.Note("x"))
 	head := old.Head()

@@ -89,6 +89,7 @@ func (s *syncRound) run(intN func(int) int) {
 	must(t, mounted(t, "ext4", image, func(dir string) {
 		store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
 		must(t, err)
+		store = store.WithoutLog()
 		defer store.Close()
 		opt := journaltest.Options()
 		opt.Waiting = func(full error) {
@@ -147,6 +148,7 @@ func (s *syncRound) run(intN func(int) int) {
 	must(t, mounted(t, "ext4", image, func(dir string) { // from the disk
 		store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
 		must(t, err)
+		store = store.WithoutLog()
 		defer store.Close()
 		l, err := journaltest.Read(store, "s1", journal.ScanOptions{})
 		must(t, err)

@@ -155,12 +155,22 @@ func (j *Journal) repair(ctx context.Context, before *Scan, claim schema.Claim, 
 		return out, err
 	}
 	j.seq, j.sum = s.last, s.sum
+	if g := s.open; g != nil && g.tail != nil && p.behind(g.epoch, g.tail.From) {
+		return out, schema.Errorf(schema.CorruptLogLine, "session %s is damaged in what its holder's commit log has", j.session).
+			With("session", j.session).With("segment", g.epoch).With("offset", g.tail.From).
+			With("next", "restore the session from a copy, or go on in a new one")
+	}
+	c, err := j.carryOver(ctx, s)
+	if err != nil {
+		return out, err
+	}
 	seal := j.sealOf(s, s.Lease, claim, released, Options{By: opt.By, Reason: opt.Reason, Holder: opt.Holder})
 	if !p.nothing() { // the damage may have been in the page cache only
 		length := s.open.end
 		seal.How, seal.Previous.Len, seal.Skipped, seal.Void = schema.HowRepair, &length, p.skipped, p.allVoid(s)
 		seal.Evidence = &schema.Evidence{State: string(s.Lease.State), Observed: p.observed(), By: opt.By, Reason: opt.Reason}
 	}
+	c.name(seal)
 	records, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}})
 	if err != nil {
 		return out, err
@@ -247,6 +257,16 @@ func (p *plan) close(next uint64) {
 		}
 	}
 	p.open = len(p.skipped)
+}
+
+// behind reports whether something listed stands behind an offset of a segment.
+func (p *plan) behind(epoch uint64, offset int64) bool {
+	for _, k := range p.skipped {
+		if k.Epoch == epoch && k.Offset+k.Bytes > offset {
+			return true
+		}
+	}
+	return false
 }
 
 // nothing says that there is nothing to repair. What a forced claim passes is

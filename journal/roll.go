@@ -37,11 +37,12 @@ type roll struct {
 
 type claimed struct {
 	Writer
-	epoch  uint64
-	sum    schema.Sum // of the claim
-	header int64
-	seal   Record
-	found  []Record // what its seal says to be recorded
+	epoch uint64
+	sum   schema.Sum // of the claim
+	size  int64      // of the claim, and of what is carried
+	carry *carried
+	seal  Record
+	found []Record // what its seal says to be recorded
 }
 
 // goOn returns once the records of a failed append are recorded, some of them
@@ -96,12 +97,12 @@ func (j *Journal) advance(r *roll) error {
 		if err != nil {
 			return err
 		}
-		r.next = &claimed{Writer: w, epoch: claim.Epoch, sum: claim.Sum, header: int64(len(header))}
+		r.next = &claimed{Writer: w, epoch: claim.Epoch, sum: claim.Sum, size: int64(len(header))}
 		r.top, r.epoch = w, claim.Epoch
 	}
 	// Newest first. A seal whose write or sync failed may be there.
 	if t := r.tried; t != nil {
-		n, _, err := j.recordedBehind(ctx, r.next, t.epoch, t.header, t.seal.Seq-1, t.seal.Prev, []Record{t.seal})
+		n, _, _, err := j.recordedBehind(ctx, r.next, t.epoch, t.size, t.seal.Seq-1, t.seal.Prev, []Record{t.seal})
 		if err != nil {
 			return err
 		}
@@ -111,9 +112,9 @@ func (j *Journal) advance(r *roll) error {
 			r.void, r.held = append(r.void, t.epoch), append(r.held, t)
 		}
 	}
-	n, size, err := j.recordedBehind(ctx, r.next, j.epoch, j.size, j.seq, j.sum, r.behind)
+	n, size, tail, err := j.recordedBehind(ctx, r.next, j.epoch, j.size, j.seq, j.sum, r.behind)
 	if err == nil {
-		err = j.lastKept(ctx)
+		err = j.lastKept(ctx, tail)
 	}
 	if err != nil {
 		return err
@@ -124,17 +125,31 @@ func (j *Journal) advance(r *roll) error {
 	for i := range t.found {
 		length, seq, sum = length+int64(len(t.found[i].Line))+1, t.found[i].Seq, t.found[i].Sum
 	}
+	if t.carry == nil { // what was begun is not done again
+		if t.carry, err = j.carriedOf(ctx, j.epoch, tail, length); err != nil {
+			return err
+		}
+		if t.carry != nil {
+			if err := t.Carry(ctx, t.carry.lines); err != nil {
+				r.next, r.void, r.held = nil, append(r.void, t.epoch), append(r.held, t)
+				return err
+			}
+			t.size += t.carry.size()
+		}
+	}
 	seal := schema.Seal{Claim: t.sum.String(), How: schema.HowRoll, Void: r.void,
 		Previous: &schema.Previous{Epoch: j.epoch, Len: &length, Size: &size, Seq: seq, Sum: sum},
 		Evidence: &schema.Evidence{State: string(lease.Active), Observed: schema.AsError(r.why).Message, By: j.by, Reason: "the same process goes on"}}
 	t.seal.Event = schema.Event{Session: j.session, Seq: seq + 1, Epoch: t.epoch, ID: NewID(), Time: now(),
-		Type: schema.TypeWriterOpened, Data: seal.Data(), Dur: seq, Prev: sum}
+		Type: schema.TypeWriterOpened, Dur: seq, Prev: sum}
+	t.carry.name(&seal)
+	t.seal.Data = seal.Data()
 	line := t.seal.Append(nil)
 	t.seal.Line = line[:len(line)-1]
 	// The seal is synced alone. Lines that reached the disk without it would
 	// make the segment one that was sealed and is damaged.
 	r.next, r.tried = nil, t
-	if _, err := t.Append(ctx, line); err != nil {
+	if _, err := t.Append(ctx, line, false); err != nil {
 		return err
 	}
 	r.tried = nil
@@ -155,10 +170,11 @@ func (j *Journal) commit(r *roll, t *claimed) {
 	defer j.mu.Unlock()
 	n := len(t.found)
 	j.apply(t.found, r.fresh[:n])
+	j.move(t.carry, j.epoch, place{t.epoch, t.size - t.carry.size()})
 	r.told = append(r.told, t.found...)
 	r.rest, r.fresh, r.behind, r.void = r.rest[n:], r.fresh[n:], nil, nil
 	r.held = append(r.held, j.writer)
-	j.writer, j.epoch, j.size = t.Writer, t.epoch, t.header
+	j.writer, j.epoch, j.size = t.Writer, t.epoch, t.size
 	j.apply([]Record{t.seal}, []schema.Event{t.seal.Event})
 }
 
@@ -202,7 +218,7 @@ func (j *Journal) rewrite(r *roll) error {
 		fresh[i].Data = r.fresh[i].Data
 	}
 	r.rest, r.fresh, r.behind, r.epoch, r.top = again, fresh, again, j.epoch, j.writer
-	if _, err := j.writer.Append(context.Background(), lines); err != nil {
+	if _, err := j.writer.Append(context.Background(), lines, false); err != nil {
 		r.why = err
 		return err
 	}
@@ -217,15 +233,21 @@ func (j *Journal) rewrite(r *roll) error {
 // seq, from an offset on, are whole on the disk, and the size of the segment.
 // It judges as a reader does: what is torn is none of them, and any other line
 // that is not the expected one is damage.
-func (j *Journal) recordedBehind(ctx context.Context, w Writer, epoch uint64, offset int64, seq uint64, sum schema.Sum, wrote []Record) (n int, size int64, err error) {
-	if size, err = w.Settle(ctx, epoch); err != nil {
-		return 0, 0, err
+func (j *Journal) recordedBehind(ctx context.Context, w Writer, epoch uint64, offset int64, seq uint64, sum schema.Sum, wrote []Record) (n int, noted int64, tail *lease.Tail, err error) {
+	if noted, err = w.Settle(ctx, epoch); err != nil {
+		return 0, 0, nil, err
 	}
-	damaged := func(at int64, why string) (int, int64, error) {
-		return 0, 0, schema.Errorf(schema.CorruptLogLine, "segment %06d at byte %d: %s", epoch, at, why).
+	if tail, err = j.store.Tail(ctx, j.session, epoch, j.holder.ID, noted); err != nil {
+		return 0, 0, nil, err
+	}
+	damaged := func(at int64, why string) (int, int64, *lease.Tail, error) {
+		return 0, 0, nil, schema.Errorf(schema.CorruptLogLine, "segment %06d at byte %d: %s", epoch, at, why).
 			With("session", j.session).With("segment", epoch).With("offset", at)
 	}
-	end := offset
+	size, end := noted, offset
+	if tail != nil {
+		size = tail.End()
+	}
 	for i := range wrote {
 		end += int64(len(wrote[i].Line)) + 1
 	}
@@ -235,7 +257,7 @@ func (j *Journal) recordedBehind(ctx context.Context, w Writer, epoch uint64, of
 	case size > end:
 		return damaged(end, "somebody else has written into the segment")
 	}
-	g := &segment{epoch: epoch, size: size, sealed: true}
+	g := &segment{epoch: epoch, size: size, tail: tail, sealed: true}
 	s := NewScan(j.store, j.session, ScanOptions{below: epoch + 1})
 	s.segments, s.byEpoch, s.open = []*segment{g}, map[uint64]*segment{epoch: g}, g
 	s.last, s.sum, s.durable = seq, sum, seq
@@ -253,20 +275,21 @@ func (j *Journal) recordedBehind(ctx context.Context, w Writer, epoch uint64, of
 	s.readBehind(ctx, g, offset)
 	switch {
 	case s.err != nil:
-		return 0, 0, s.err
+		return 0, 0, nil, s.err
 	case s.FirstError != nil:
 		return damaged(s.FirstError.Offset, s.FirstError.Detail)
 	case foreign >= 0:
 		return damaged(foreign, "a line that this process has not written")
 	}
-	return n, size, nil
+	return n, noted, tail, nil
 }
 
 // lastKept reads our last durable event back. A disk may have answered success
 // for it and lost it, and that shows once the pages are dropped: what is not
 // there must not be pinned.
-func (j *Journal) lastKept(ctx context.Context) error {
-	r, err := j.Event(ctx, j.seq)
+func (j *Journal) lastKept(ctx context.Context, tail *lease.Tail) error {
+	p, _ := j.place(j.seq)
+	r, err := j.readUnder(ctx, j.seq, p, tail)
 	if err == nil && r.Sum != j.sum {
 		err = schema.Errorf(schema.CorruptLogLine, "event %d of session %s is another than was acknowledged", j.seq, j.session).
 			With("session", j.session).With("segment", j.epoch)
@@ -329,8 +352,8 @@ func (j *Journal) outcome(r *roll, of int) string {
 	if schema.AsError(r.why).Details["outcome"] == NotStored.String() {
 		return outcomeOf(len(r.told), of)
 	}
-	n, _, err := j.recordedBehind(context.Background(), j.writer, j.epoch, j.size, j.seq, j.sum, r.behind)
-	if err != nil || n > 0 || j.lastKept(context.Background()) != nil {
+	n, _, tail, err := j.recordedBehind(context.Background(), j.writer, j.epoch, j.size, j.seq, j.sum, r.behind)
+	if err != nil || n > 0 || j.lastKept(context.Background(), tail) != nil {
 		return Unknown.String()
 	}
 	return outcomeOf(len(r.told), of)
@@ -357,6 +380,8 @@ func (j *Journal) outcomeOfLoss(r *roll, of int) string {
 	pin := s.byEpoch[j.epoch].pin
 	for _, g := range s.segments {
 		if p := g.previous; g.sealed && !g.void && p != nil && p.Epoch == j.epoch {
+			// What it has carried over counts, too.
+			pin.seq, pin.sum = g.sealHead.Seq-1, g.sealPrev
 			// A seal that is not durable may yet be another.
 			if _, err := j.writer.Settle(ctx, g.epoch); err != nil {
 				return Unknown.String()

@@ -43,19 +43,9 @@ type ScanOptions struct {
 	// length, and only patches are read: a log may have a lot of them.
 	Blobs bool
 
-	// Trusted does not compare the sums with the bytes of their lines, nor the
-	// hashes of blobs: it finds lines that are missing, out of order, torn or no
-	// events, and a chain that does not fit, but not a byte that somebody changed
-	// inside a value. It is faster, and for logs that were verified. No writer
-	// reads so.
-	Trusted bool
-
 	plan  *plan            // collects what a repair has to list
 	below uint64           // only segments below this one: a claimant's view
 	sizes map[uint64]int64 // sizes that must not be read beyond
-
-	workers int // that judge lines ahead; 0 for what the machine has, below it none
-	chunk   int // bytes that are read at once, 0 for the usual
 }
 
 // An Item is an event or a finding, in the order of the log.
@@ -124,8 +114,7 @@ type Scan struct {
 	durable   uint64
 	durableOK bool // durable covers the whole open segment
 	stop      bool
-	pool      pool            // of the line readers
-	fields    schema.Fields   // for an event that was not decoded here
+	buf       []byte          // of the last line reader, for the next one
 	one       [1]schema.Event // for Check, without an allocation
 	err       error
 	yield     func(Item, error) bool
@@ -133,13 +122,17 @@ type Scan struct {
 
 type segment struct {
 	epoch      uint64
-	size       int64
-	headerErr  error  // a Reason or UnsupportedSchemaVersion
-	claim      string // its claim's sum, if that can be read
-	sealed     bool   // a sound line of its own epoch stands in it
-	sealLine   int    // 0 if its seal cannot be read
-	sealFits   bool   // the seal names that claim, or nobody can tell
+	size       int64       // with the tail
+	tail       *lease.Tail // what the commit log has of it, nil if nothing more
+	tailLine   int         // the number of the line at which that begins
+	headerErr  error       // a Reason or UnsupportedSchemaVersion
+	claim      string      // its claim's sum, if that can be read
+	holder     string      // whom it names
+	sealed     bool        // a sound line of its own epoch stands in it
+	sealLine   int         // 0 if its seal cannot be read
+	sealFits   bool        // the seal names that claim, or nobody can tell
 	sealHead   schema.Head
+	sealPrev   schema.Sum
 	sealEnd    int64            // offset behind the seal's line
 	previous   *schema.Previous // what the seal says of the segment before
 	followed   bool             // the next number stands on the line behind a repair's seal,
@@ -296,6 +289,9 @@ func (s *Scan) surveyOnce(ctx context.Context) (moved bool, err error) {
 		}
 	}
 	slices.Reverse(s.Repairs)
+	if err := s.lay(ctx); err != nil {
+		return false, err
+	}
 	if s.opt.below > 0 {
 		return false, nil // below a claim nothing moves any more
 	}
@@ -337,14 +333,14 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal,
 		if r.number == 1 {
 			var c schema.Claim
 			if c, g.headerErr = schema.DecodeClaim(r.line, s.session, g.epoch); g.headerErr == nil {
-				g.claim = c.Sum.String()
+				g.claim, g.holder = c.Sum.String(), c.Holder.ID
 			}
 			if g.void {
 				break
 			}
 			continue
 		}
-		if !r.whole || r.decode(&e) != nil || e.Session != s.session || e.Epoch != g.epoch {
+		if !r.whole || r.long || e.Decode(r.line) != nil || e.Session != s.session || e.Epoch != g.epoch {
 			if r.number == 2 {
 				second = s.numberOf(g, r.line)
 			}
@@ -366,7 +362,7 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal,
 		}
 		g.sealed = true
 		if e.Type == schema.TypeWriterOpened && schema.Unmarshal(e.Data, &seal) == nil {
-			g.sealLine, g.sealHead, g.sealEnd = r.number, e.Head(), r.next0
+			g.sealLine, g.sealHead, g.sealPrev, g.sealEnd = r.number, e.Head(), e.Prev, r.next0
 			g.sealFits = g.headerErr != nil || seal.Claim == g.claim
 		} else if g.sealLine == 0 {
 			g.most = max(1, e.Seq) - 1
@@ -381,15 +377,12 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal,
 
 // lines opens a segment for reading line by line, from an offset up to a size.
 func (s *Scan) lines(ctx context.Context, epoch uint64, offset, size int64) (*lineReader, error) {
-	f, err := s.store.Read(ctx, s.session, epoch, offset)
+	f, err := s.from(ctx, epoch, offset)
 	if err != nil {
 		return nil, err
 	}
-	r := newLineReader(f, offset, size, &s.pool)
-	r.trusted = s.opt.Trusted
-	if s.opt.chunk > 0 {
-		r.size = s.opt.chunk
-	}
+	r := newLineReader(f, offset, size)
+	r.lent, r.buf, s.buf = &s.buf, s.buf, nil
 	return r, nil
 }
 
@@ -419,7 +412,7 @@ func (s *Scan) testify(ctx context.Context, g *segment, offset int64) {
 	r.quick = true
 	var e schema.Event
 	for r.next() {
-		if r.whole && r.decode(&e) == nil && e.Session == s.session && e.Epoch <= g.epoch {
+		if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {
 			s.durable = max(s.durable, e.Dur)
 		}
 	}
@@ -438,27 +431,4 @@ func (s *Scan) fail(err error) {
 	if s.err == nil {
 		s.err = err
 	}
-}
-
-// unsealed names a claim of which nothing counts, whatever may stand behind it
-// by now.
-func (s *Scan) unsealed(ctx context.Context, g *segment) {
-	f := schema.Finding{Segment: g.epoch}
-	if g.headerErr == nil || g.void {
-		why := schema.VoidClaim
-		if s.pending && g == s.segments[len(s.segments)-1] {
-			why = schema.TakeoverInProgress
-		}
-		s.found(ctx, f, why, false)
-		return
-	}
-	r, err := s.lines(ctx, g.epoch, 0, g.size)
-	if err != nil {
-		s.fail(err)
-		return
-	}
-	defer r.Close()
-	r.next()
-	f.Line, f.Bytes, f.SHA256 = 1, r.length, r.sha256()
-	s.found(ctx, f, g.headerErr, false)
 }

@@ -42,6 +42,11 @@ type Store interface {
 	// waiting; see lease.Observe.
 	Lease(ctx context.Context, session string) (lease.Status, error)
 
+	// Tail gives what the commit log of the holder that wrote a segment has of
+	// it, where the segment itself does not; nil if it has nothing more. Of the
+	// segment only the first size bytes are believed, all if size is negative.
+	Tail(ctx context.Context, session string, epoch uint64, holder string, size int64) (*lease.Tail, error)
+
 	// Claim takes the free slot epoch for this process; header is the claim
 	// line with its newline. Epoch 1 makes the session. AlreadyExists means
 	// that another was faster.
@@ -60,9 +65,14 @@ type Writer interface {
 	// writer goes on: LogWriteFailed, UnsafeStatePath.
 	Put(ctx context.Context, blob *schema.Blob) error
 
+	// Carry puts whole lines of the epoch before between the claim and the seal,
+	// and makes them durable. Like an append it ends the writer if it fails.
+	Carry(ctx context.Context, lines []byte) error
+
 	// Append stores whole lines, all or none as far as anyone is told, and
-	// returns after they are durable and the successor check has passed.
-	Append(ctx context.Context, lines []byte) (Outcome, error)
+	// returns after they are durable and the successor check has passed. last
+	// says that nothing will follow.
+	Append(ctx context.Context, lines []byte, last bool) (Outcome, error)
 
 	// Next claims the slot after this one for the same process, in the place
 	// where this one is held, also after an error of Append; header is as in

@@ -14,6 +14,7 @@ type fileWriter struct {
 	slot  *lease.Slot
 	lane  *lease.Lane
 	swept bool
+	log   bool // appends go through the commit log
 
 	holders *lease.Holders
 	holder  schema.Holder
@@ -23,8 +24,10 @@ func (w *fileWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
 	return w.slot.Settle(epoch)
 }
 
-func (w *fileWriter) Append(_ context.Context, lines []byte) (Outcome, error) {
-	if err := w.slot.Append(lines); err != nil {
+func (w *fileWriter) Carry(_ context.Context, lines []byte) error { return w.slot.Carry(lines) }
+
+func (w *fileWriter) Append(_ context.Context, lines []byte, last bool) (Outcome, error) {
+	if err := w.slot.Append(lines, last); err != nil {
 		if schema.AsError(err).Details["outcome"] == NotStored.String() {
 			return NotStored, err
 		}
@@ -44,8 +47,8 @@ func (w *fileWriter) Next(_ context.Context, header []byte, room int64) (Writer,
 		lane.Leave()
 		return nil, err
 	}
-	slot.BeatIn(lane)
-	return &fileWriter{dir: dir, slot: slot, lane: lane, holders: w.holders, holder: w.holder}, nil
+	slot.BeatIn(lane, w.log)
+	return &fileWriter{dir: dir, slot: slot, lane: lane, log: w.log, holders: w.holders, holder: w.holder}, nil
 }
 
 func (w *fileWriter) Release() error {

@@ -62,11 +62,15 @@ type Holders struct {
 	mu     sync.Mutex
 	hearts map[string]*heart // by holder; one, but for tests
 	closed bool
+
+	reading sync.Mutex // of what follows
+	logs    map[string]indexed
+	recent  []string // whose logs they are, the least recently read first
 }
 
 // NewHolders gives the holders of the store in a folder.
 func NewHolders(store *os.Root) *Holders {
-	return &Holders{store: store, hearts: map[string]*heart{}}
+	return &Holders{store: store, hearts: map[string]*heart{}, logs: map[string]indexed{}}
 }
 
 // Beat reads the beat of a holder, nil if there is none that can be read. It
@@ -81,7 +85,7 @@ func (h *Holders) Beat(holder string) *Beat {
 		return nil
 	}
 	defer dir.Close()
-	f, err := openBeat(dir)
+	f, err := openPlain(dir, "beat")
 	if err != nil {
 		return nil
 	}
@@ -138,20 +142,20 @@ func openFolder(in *os.Root, name string) (*os.Root, error) {
 	return dir, nil
 }
 
-// openBeat opens the beat in the folder of a holder for reading.
-func openBeat(dir *os.Root) (*os.File, error) {
+// openPlain opens a file in the folder of a holder for reading.
+func openPlain(dir *os.Root, name string) (*os.File, error) {
 	self, err := dir.Stat(".")
 	if err != nil {
 		return nil, err
 	}
-	before, err := dir.Lstat("beat")
+	before, err := dir.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
 	if foreign(before, self) != "" {
 		return nil, errForeign
 	}
-	f, err := dir.OpenFile("beat", os.O_RDONLY|openNonblock, 0)
+	f, err := dir.OpenFile(name, os.O_RDONLY|openNonblock, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -328,7 +328,7 @@ func sorted(names []string, self string) string {
 func TestReadingALeaseNeedsNoHoldersFolderAndMakesNone(t *testing.T) {
 	d, path := folder(t, nil)
 	slot := claim(t, d, 1)
-	must(t, slot.Append(event("s1", 1, schema.TypeNote)))
+	must(t, slot.Append(event("s1", 1, schema.TypeNote), false))
 	root, err := os.OpenRoot(filepath.Dir(path))
 	must(t, err)
 	defer root.Close()

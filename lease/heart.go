@@ -98,13 +98,45 @@ func (h *Holders) Close() {
 	for _, t := range h.hearts {
 		h.end(t)
 	}
+	h.reading.Lock()
+	defer h.reading.Unlock()
+	for _, files := range h.logs {
+		for _, x := range files {
+			x.file.Close()
+		}
+	}
+	clear(h.logs)
+	h.recent = nil
 }
 
 func (h *Holders) end(t *heart) {
 	delete(h.hearts, t.beat.Holder)
 	close(t.stop)
 	<-t.done
+	if l := t.takeLog(); l != nil {
+		l.close()
+	}
 	t.remove()
+}
+
+// commitLog gives the log that all lanes of a holder share, nil if the holder
+// does not beat any more.
+func (l *Lane) commitLog(faults *Faults) *Log {
+	t := l.heart
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.log == nil && t.lanes[l] {
+		t.log = newLog(t.all, t.beat.Holder, faults)
+	}
+	return t.log
+}
+
+func (t *heart) takeLog() (l *Log) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l, t.log = t.log, nil
+	clear(t.lanes)
+	return l
 }
 
 // A heart is the beat of one holder.
@@ -114,6 +146,7 @@ type heart struct {
 
 	mu    sync.Mutex
 	lanes map[*Lane]bool
+	log   *Log // nil until it is needed
 
 	// Of Join, then of the goroutine, then of whoever ended it.
 	beat Beat
@@ -127,14 +160,23 @@ func (t *heart) run() {
 	var beside sync.WaitGroup // however much there is to sweep, the beat goes on
 	defer beside.Wait()
 	beside.Go(func() { t.all.sweep(t.beat.Holder, t.stop) })
+	var sweeping atomic.Bool
 	tick := time.NewTicker(Interval)
 	defer tick.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-t.stop:
 			return
 		case <-tick.C:
 			t.tick()
+		}
+		// Not at once: whoever takes over what a dead process held reads its
+		// logs first, and then they can go.
+		if n%sweepEvery == 0 && sweeping.CompareAndSwap(false, true) {
+			beside.Go(func() {
+				t.all.sweepLogs(t.stop)
+				sweeping.Store(false)
+			})
 		}
 	}
 }
@@ -147,7 +189,11 @@ func (t *heart) tick() {
 	for l := range t.lanes {
 		stuck = l.stuck() || stuck // each is looked at
 	}
+	log := t.log
 	t.mu.Unlock()
+	if log != nil {
+		log.tick()
+	}
 	if stuck {
 		return
 	}
@@ -282,7 +328,7 @@ func sweepOne(all *os.Root, name string) {
 		return
 	}
 	defer dir.Close()
-	f, err := openBeat(dir)
+	f, err := openPlain(dir, "beat")
 	if errors.Is(err, fs.ErrNotExist) {
 		_ = all.Remove(name)
 	}

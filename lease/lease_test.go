@@ -94,7 +94,7 @@ func TestTheStateFollowsFromTheNewestSegment(t *testing.T) {
 			must(t, err)
 			defer slot.Close()
 			for _, b := range c.behind {
-				must(t, slot.Append(b))
+				must(t, slot.Append(b, false))
 			}
 			if !c.held {
 				must(t, slot.Close())
@@ -187,7 +187,7 @@ func TestAProbeMakesAndChangesNothing(t *testing.T) {
 	if names := list(t, path); !slices.Equal(names, []string{"000001.jsonl"}) {
 		t.Errorf("the folder holds %v", names)
 	}
-	must(t, slot.Append([]byte("the writer has not noticed\n")))
+	must(t, slot.Append([]byte("the writer has not noticed\n"), false))
 }
 
 func list(t *testing.T, dir string) (names []string) {

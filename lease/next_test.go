@@ -21,9 +21,9 @@ func TestNextClaimsTheSlotBehindAFailure(t *testing.T) {
 		return f.Write(b)
 	}})
 	s := claim(t, d, 1)
-	must(t, s.Append([]byte("seal\n")))
+	must(t, s.Append([]byte("seal\n"), false))
 	fail = true
-	want(t, s.Append([]byte("x\n")), schema.LogWriteFailed)
+	want(t, s.Append([]byte("x\n"), false), schema.LogWriteFailed)
 	_, _, err := s.Next([]byte("claim\n"), 100)
 	want(t, err, schema.LogWriteFailed)
 	if list, err := d.Segments(); err != nil || len(list) != 1 {
@@ -34,7 +34,7 @@ func TestNextClaimsTheSlotBehindAFailure(t *testing.T) {
 	must(t, err)
 	defer folder.Close()
 	defer next.Close()
-	must(t, next.Append([]byte("seal\n")))
+	must(t, next.Append([]byte("seal\n"), false))
 	b, err := os.ReadFile(filepath.Join(path, "000002.jsonl"))
 	must(t, err)
 	if string(b) != "claim\nseal\n" {
@@ -45,10 +45,10 @@ func TestNextClaimsTheSlotBehindAFailure(t *testing.T) {
 	}
 	_, _, err = s.Next([]byte("claim\n"), 0)
 	want(t, err, schema.AlreadyExists)
-	want(t, s.Append([]byte("y\n")), schema.LogWriteFailed) // it stays finished
+	want(t, s.Append([]byte("y\n"), false), schema.LogWriteFailed) // it stays finished
 	must(t, s.Close())
 	must(t, d.Close())
-	must(t, next.Append([]byte("on its own\n")))
+	must(t, next.Append([]byte("on its own\n"), false))
 }
 
 func TestNextGoesWhereTheFolderIsOrNowhere(t *testing.T) {
@@ -60,7 +60,7 @@ func TestNextGoesWhereTheFolderIsOrNowhere(t *testing.T) {
 	} {
 		d, path := folder(t, nil)
 		s := claim(t, d, 1)
-		must(t, s.Append([]byte("seal\n")))
+		must(t, s.Append([]byte("seal\n"), false))
 		must(t, change(path))
 		_, _, err := s.Next([]byte("claim\n"), 0)
 		if !errors.Is(err, schema.SessionWriterLost) {
@@ -88,13 +88,13 @@ func TestARollWhoseClaimIsSweptAwayTriesAgain(t *testing.T) {
 		return f.Write(b)
 	}})
 	s := claim(t, d, 1)
-	must(t, s.Append([]byte("seal\n")))
+	must(t, s.Append([]byte("seal\n"), false))
 	swept = 0
 	next, folder, err := s.Next([]byte("claim\n"), 0)
 	must(t, err)
 	defer folder.Close()
 	defer next.Close()
-	must(t, next.Append([]byte("seal\n")))
+	must(t, next.Append([]byte("seal\n"), false))
 	if swept != 4 {
 		t.Errorf("it was tried %d times", swept)
 	}

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/gofrs/flock"
 	"github.com/oklog/ulid/v2"
@@ -25,10 +27,17 @@ type Slot struct {
 	node  node
 	seen  unix.Stat_t  // of the last look, kept so that a check makes no garbage
 	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
-	size  int64        // of what we have written
 	fresh bool         // the seal is not written yet
 	lane  *Lane        // nil if nobody beats for it
+	log   *Log         // nil if each append syncs the segment
 	dead  error        // why it takes no more writes
+
+	// The keeper of the log syncs the segment beside its appends.
+	size    atomic.Int64 // of what we have written
+	synced  atomic.Int64 // up to here the segment is durable by itself
+	syncing sync.Mutex   // of what follows
+	failed  error        // of a sync: nobody knows any more what the disk has
+	closed  bool
 
 	blobsNamed bool            // the folder of blobs is synced in that of the session
 	doubtful   map[string]bool // names of blobs whose sync failed
@@ -77,6 +86,7 @@ func (d *Dir) claim(epoch uint64, header []byte, room int64) (*Slot, error) {
 	if err := s.sync(f, f.Sync); err != nil {
 		return fail(err)
 	}
+	s.synced.Store(s.size.Load())
 	if err := publish(d, tmp, s.name); err != nil {
 		// Where the claim itself is gone, a Sweep has found it in the instant
 		// before it was locked: another has sealed a slot meanwhile.
@@ -131,27 +141,49 @@ func (s *Slot) Settle(epoch uint64) (size int64, err error) {
 	return s.dir.Settle(epoch)
 }
 
-// Append writes whole lines, syncs and checks. nil means that they are durable
-// and that no successor existed afterwards, so they will be inside whatever
-// seal comes next. SessionWriterLost, LogWriteFailed and SyncFailed end the
-// slot: nothing is ever retried on it, since after a failed write or sync
-// nobody knows what the disk has. details.outcome says whether the lines may
-// be there.
-func (s *Slot) Append(lines []byte) error {
+// Append writes whole lines, makes them durable and checks. nil means that they
+// are durable, in the segment or in the commit log, and that no successor
+// existed afterwards, so they will be inside whatever seal comes next. The first
+// append, which is the seal, and the last are durable in the segment itself.
+// SessionWriterLost, LogWriteFailed and SyncFailed end the slot: nothing is ever
+// retried on it, since after a failed write or sync nobody knows what the disk
+// has. details.outcome says whether the lines may be there.
+func (s *Slot) Append(lines []byte, last bool) error {
 	if s.dead != nil {
 		return s.dead
 	}
 	s.lane.begin()
-	s.dead = s.append(lines)
+	s.dead = s.append(lines, last)
 	s.lane.end()
 	return s.dead
 }
 
-// BeatIn makes the appends of this slot, and their parts, those of a lane, which
-// the caller ends.
-func (s *Slot) BeatIn(l *Lane) { s.lane = l }
+// Carry puts lines of the epoch before between the claim and the seal, and syncs
+// them: they must not be missing where the seal is there.
+func (s *Slot) Carry(lines []byte) error {
+	if s.dead != nil {
+		return s.dead
+	}
+	s.lane.begin()
+	defer s.lane.end()
+	if s.dead = s.write(lines); s.dead == nil {
+		s.dead = s.settle()
+	}
+	return s.dead
+}
 
-func (s *Slot) append(lines []byte) error {
+// BeatIn makes the appends of this slot, and their parts, those of a lane, which
+// the caller ends. With logged they share the commit log of its holder.
+func (s *Slot) BeatIn(l *Lane, logged bool) {
+	if s.lane = l; logged {
+		s.log = l.commitLog(s.dir.faults)
+	}
+}
+
+func (s *Slot) append(lines []byte, last bool) error {
+	if err := s.syncError(); err != nil { // in the background
+		return err.With("outcome", "not_stored")
+	}
 	if s.fresh {
 		// The first line after the claim is the seal. Before a byte of it can
 		// be on the disk, the names there must be durable: the file's own, the
@@ -162,19 +194,20 @@ func (s *Slot) append(lines []byte) error {
 			return err
 		}
 	}
+	at := s.size.Load()
 	if err := s.write(lines); err != nil {
 		return err
 	}
 	s.dir.faults.at("written")
-	// The seal's sync stores all of the inode, a later one what was added.
-	sync := func() error { return dataSync(s.file) }
+	logged := s.log != nil && !s.fresh && !last && len(lines) <= maxRecord && s.size.Load()-s.synced.Load() <= maxUnsynced
+	if !logged || s.log.append(s, at, lines) != nil {
+		if err := s.settle(); err != nil {
+			return err
+		}
+	}
 	if s.fresh {
-		sync = s.file.Sync
+		s.fresh = false
 	}
-	if err := s.sync(s.file, sync); err != nil {
-		return err
-	}
-	s.fresh = false
 	s.dir.faults.at("synced")
 	if err := s.Check(); err != nil {
 		return err
@@ -183,10 +216,46 @@ func (s *Slot) append(lines []byte) error {
 	return nil
 }
 
+// settle makes durable in the segment what was written there. After a sync that
+// failed it fails for ever.
+func (s *Slot) settle() error {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	size := s.size.Load()
+	switch {
+	case s.failed != nil:
+		return s.syncFailed(s.failed)
+	case s.synced.Load() >= size:
+		return nil
+	case s.closed:
+		return s.lost("this writer is closed")
+	}
+	// The seal's sync stores all of the inode, a later one what was added.
+	sync := func() error { return dataSync(s.file) }
+	if s.fresh {
+		sync = s.file.Sync
+	}
+	if s.failed = s.dir.faults.sync(s.file, sync); s.failed != nil {
+		return s.syncFailed(s.failed)
+	}
+	s.synced.Store(size)
+	return nil
+}
+
+// syncError is what a sync in the background has failed with.
+func (s *Slot) syncError() *schema.Error {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	if s.failed == nil {
+		return nil
+	}
+	return s.syncFailed(s.failed)
+}
+
 func (s *Slot) write(b []byte) error {
 	n, err := s.dir.faults.Written(s.file, b)
 	if err == nil {
-		s.size += int64(n)
+		s.size.Add(int64(n))
 		return nil
 	}
 	outcome := "unknown" // of what was stored in part only the next holder's reading decides
@@ -203,7 +272,7 @@ func (s *Slot) sync(f *os.File, real func() error) error {
 	return nil
 }
 
-func (s *Slot) syncFailed(err error) error {
+func (s *Slot) syncFailed(err error) *schema.Error {
 	return schema.Errorf(schema.SyncFailed, "session %s: a sync failed: %s", s.dir.name, Cause(err)).
 		With("session", s.dir.name).With("epoch", s.epoch).With("outcome", "unknown").Cause(err)
 }
@@ -246,7 +315,7 @@ func (s *Slot) check() error {
 	if err != nil {
 		return err
 	}
-	if size != s.size {
+	if size != s.size.Load() {
 		return s.lost("somebody else has changed the segment")
 	}
 	return nil
@@ -298,11 +367,17 @@ func (s *Slot) Close() error {
 	if s.dead == nil {
 		s.dead = schema.Errorf(schema.SessionWriterLost, "session %s: this writer is closed", s.dir.name).With("session", s.dir.name)
 	}
+	if s.log != nil {
+		_ = s.settle() // what cannot be stays in the log
+	}
 	return s.close()
 }
 
 func (s *Slot) close() error {
+	s.syncing.Lock()
+	s.closed = true
 	err := s.file.Close()
+	s.syncing.Unlock()
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Close())
 	}

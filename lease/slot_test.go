@@ -192,19 +192,19 @@ func TestTheCheckNoticesASuccessorAndAMove(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			d, path := folder(t, nil)
 			s := claim(t, d, 1)
-			must(t, s.Append([]byte("seal\n")))
+			must(t, s.Append([]byte("seal\n"), false))
 			must(t, c.do(path))
 			err := s.Check()
 			if c.why == "" {
 				must(t, err)
-				must(t, s.Append([]byte("more\n")))
+				must(t, s.Append([]byte("more\n"), false))
 				return
 			}
 			want(t, err, schema.SessionWriterLost)
 			if !strings.Contains(err.Error(), c.why) {
 				t.Errorf("got %v, want a word about the %s", err, c.why)
 			}
-			err = s.Append([]byte("more\n"))
+			err = s.Append([]byte("more\n"), false)
 			want(t, err, schema.SessionWriterLost)
 			if d := schema.AsError(err).Details; d["outcome"] != "unknown" || d["session"] != "s1" || d["epoch"] != uint64(1) {
 				t.Errorf("the details are %v", d)
@@ -219,7 +219,7 @@ func TestALostSlotStaysLost(t *testing.T) {
 	s := claim(t, d, 1)
 	next := filepath.Join(path, "000002.jsonl")
 	must(t, os.WriteFile(next, nil, 0o600))
-	want(t, s.Append([]byte("x\n")), schema.SessionWriterLost)
+	want(t, s.Append([]byte("x\n"), false), schema.SessionWriterLost)
 	must(t, os.Remove(next))
 	must(t, s.Check())
 	size := func() int64 {
@@ -228,7 +228,7 @@ func TestALostSlotStaysLost(t *testing.T) {
 		return fi.Size()
 	}
 	before := size()
-	want(t, s.Append([]byte("y\n")), schema.SessionWriterLost)
+	want(t, s.Append([]byte("y\n"), false), schema.SessionWriterLost)
 	if size() != before {
 		t.Error("a lost writer has written again")
 	}
@@ -259,16 +259,16 @@ func TestAFailedAppendEndsTheSlot(t *testing.T) {
 		fail = false
 		d, _ := folder(t, &faults)
 		s := claim(t, d, 1)
-		must(t, s.Append([]byte("seal\n")))
+		must(t, s.Append([]byte("seal\n"), false))
 		fail = true
-		err := s.Append([]byte("x\n"))
+		err := s.Append([]byte("x\n"), false)
 		want(t, err, kind)
 		if !errors.Is(err, disk) {
 			t.Errorf("the cause is lost: %v", err)
 		}
 		fail = false // the disk is well again; nobody knows what it has
 		before := calls
-		want(t, s.Append([]byte("y\n")), kind)
+		want(t, s.Append([]byte("y\n"), false), kind)
 		if calls != before {
 			t.Errorf("%s: it was tried again", name)
 		}
@@ -300,8 +300,8 @@ func TestTheFirstAppendMakesTheNamesDurableBeforeItWrites(t *testing.T) {
 	for epoch := uint64(1); epoch <= 2; epoch++ {
 		synced = nil
 		s := claim(t, d, epoch)
-		must(t, s.Append([]byte("seal\n")))
-		must(t, s.Append([]byte("more\n")))
+		must(t, s.Append([]byte("seal\n"), false))
+		must(t, s.Append([]byte("more\n"), false))
 		if want := []string{"segment", "folder", "parent", "segment", "segment"}; !slices.Equal(synced, want) {
 			t.Errorf("epoch %d: synced were %v, want %v", epoch, synced, want)
 		}
@@ -335,7 +335,7 @@ func TestAClosedSlotTakesNothing(t *testing.T) {
 	d, path := folder(t, nil)
 	s := claim(t, d, 1)
 	must(t, s.Close())
-	want(t, s.Append([]byte("x\n")), schema.SessionWriterLost)
+	want(t, s.Append([]byte("x\n"), false), schema.SessionWriterLost)
 	b, err := fs.ReadFile(os.DirFS(path), "000001.jsonl")
 	must(t, err)
 	if strings.Contains(string(b), "x\n") {

@@ -315,7 +315,7 @@ func TestNoDecisionReadsWallTime(t *testing.T) {
 		slot, err := d.Claim(1, b)
 		must(t, err)
 		defer slot.Close()
-		must(t, slot.Append(event("s1", 1, schema.TypeNote)))
+		must(t, slot.Append(event("s1", 1, schema.TypeNote), false))
 		must(t, filepath.WalkDir(filepath.Dir(path), func(p string, _ fs.DirEntry, err error) error {
 			return errors.Join(err, os.Chtimes(p, wall, wall))
 		}))

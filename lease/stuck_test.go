@@ -18,7 +18,7 @@ import (
 func TestTheBeatStopsWithAnAppendThatStandsStill(t *testing.T) {
 	none := func(*os.File, io.Writer) error { return nil }
 	for name, do := range map[string]func(s *lease.Slot) error{
-		"append": func(s *lease.Slot) error { return s.Append([]byte("x\n")) },
+		"append": func(s *lease.Slot) error { return s.Append([]byte("x\n"), false) },
 		"roll": func(s *lease.Slot) error {
 			next, dir, err := s.Next([]byte("claim\n"), 0)
 			return errors.Join(err, next.Close(), dir.Close())
@@ -45,7 +45,7 @@ func TestTheBeatStopsWithAnAppendThatStandsStill(t *testing.T) {
 				// Idle, and appends that take less than the window.
 				time.Sleep(lease.Window)
 				for range 10 {
-					must(t, slot.Append([]byte("x\n")))
+					must(t, slot.Append([]byte("x\n"), false))
 					time.Sleep(lease.Interval)
 				}
 				if n := count(); n < 15 || n > 16 {
@@ -154,7 +154,7 @@ func (b *beating) begin(t *testing.T) (slot *lease.Slot, count func() uint64) {
 	slot, err = d.Claim(1, head)
 	must(t, err)
 	t.Cleanup(func() { slot.Close(); d.Close(); lane.Leave() })
-	slot.BeatIn(lane)
+	slot.BeatIn(lane, false)
 	return slot, func() uint64 {
 		synctest.Wait()
 		return h.Beat(self.ID).Count

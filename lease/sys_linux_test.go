@@ -57,7 +57,7 @@ func TestARollHasItsRoom(t *testing.T) {
 		t.Skip("no room can be set aside here: ", err)
 	}
 	s := claim(t, d, 1)
-	must(t, s.Append([]byte("seal\n")))
+	must(t, s.Append([]byte("seal\n"), false))
 	next, folder, err := s.Next([]byte("claim\n"), room)
 	must(t, err)
 	defer folder.Close()

@@ -57,8 +57,13 @@ type synced struct {
 	names map[string]bool // of a folder
 }
 
-// Faulty returns the same store with faults before it.
-func Faulty(f *journal.Files) (*journal.Files, *Faults) {
+// Faulty returns the same store with faults before it, and without a commit
+// log, so that each append is one write and one sync.
+func Faulty(f *journal.Files) (*journal.Files, *Faults) { return FaultyLog(f.WithoutLog()) }
+
+// FaultyLog returns the same store with faults before it. With a commit log its
+// writes and syncs pass here, too.
+func FaultyLog(f *journal.Files) (*journal.Files, *Faults) {
 	x := &Faults{seen: map[string]int{}, actions: map[string][]action{}}
 	return f.WithFaults(&lease.Faults{Write: x.write, Sync: x.sync, Drop: x.drop, Check: x.check, At: func(point string) { x.pass(point, nil) }}), x
 }

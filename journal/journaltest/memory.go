@@ -149,6 +149,11 @@ func (m *Memory) Blob(_ context.Context, session, sha256 string) (io.ReadCloser,
 	return io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
 }
 
+// Tail is nil: there is no commit log.
+func (m *Memory) Tail(context.Context, string, uint64, string, int64) (*lease.Tail, error) {
+	return nil, nil
+}
+
 // Lease derives the state of a session's newest segment.
 func (m *Memory) Lease(_ context.Context, session string) (lease.Status, error) {
 	m.mu.Lock()
@@ -222,7 +227,12 @@ func (w *memoryWriter) Put(_ context.Context, blob *schema.Blob) error {
 	return nil
 }
 
-func (w *memoryWriter) Append(_ context.Context, lines []byte) (journal.Outcome, error) {
+func (w *memoryWriter) Carry(ctx context.Context, lines []byte) error {
+	_, err := w.Append(ctx, lines, false)
+	return err
+}
+
+func (w *memoryWriter) Append(_ context.Context, lines []byte, _ bool) (journal.Outcome, error) {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
 	if w.dead != nil {

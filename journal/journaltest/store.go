@@ -107,7 +107,7 @@ func (s suite) claim(session string, epoch uint64) (w journal.Writer, head []byt
 func (s suite) append(w journal.Writer, lines ...string) []byte {
 	s.Helper()
 	b := []byte(strings.Join(lines, "\n") + "\n")
-	if o, err := w.Append(ctx, b); o != journal.Stored || err != nil {
+	if o, err := w.Append(ctx, b, false); o != journal.Stored || err != nil {
 		s.Fatalf("append: %v, %v", o, err)
 	}
 	return b
@@ -290,7 +290,7 @@ func (s suite) successor() {
 		s.Fatal(err)
 	}
 	for range 2 {
-		o, err := old.Append(ctx, []byte("too late\n"))
+		o, err := old.Append(ctx, []byte("too late\n"), false)
 		if o != journal.Unknown {
 			s.Errorf("the outcome is %s", o)
 		}
@@ -321,7 +321,7 @@ func (s suite) givenBack() {
 	if err := w.Release(); err != nil {
 		s.Fatal(err)
 	}
-	if o, err := w.Append(ctx, []byte("late\n")); o == journal.Stored || err == nil {
+	if o, err := w.Append(ctx, []byte("late\n"), false); o == journal.Stored || err == nil {
 		s.Errorf("append after release: %v, %v", o, err)
 	}
 	if b := s.read("s1", 1, 0); !bytes.Equal(b, head) {
@@ -343,7 +343,7 @@ func (s suite) next() {
 	}
 	_, err = w.Next(ctx, header("s1", 2), 0)
 	s.want(err, schema.AlreadyExists, "the second claim of one slot")
-	_, err = w.Append(ctx, []byte("too late\n"))
+	_, err = w.Append(ctx, []byte("too late\n"), false)
 	s.want(err, schema.SessionWriterLost, "an append with a successor of its own")
 	if err := w.Release(); err != nil {
 		s.Fatal(err)

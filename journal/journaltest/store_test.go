@@ -98,7 +98,8 @@ type noWriter struct{}
 
 func (noWriter) Settle(context.Context, uint64) (int64, error) { return 0, nil }
 func (noWriter) Put(context.Context, *schema.Blob) error       { return nil }
-func (noWriter) Append(context.Context, []byte) (journal.Outcome, error) {
+func (noWriter) Carry(context.Context, []byte) error           { return nil }
+func (noWriter) Append(context.Context, []byte, bool) (journal.Outcome, error) {
 	return journal.Stored, nil
 }
 func (noWriter) Next(context.Context, []byte, int64) (journal.Writer, error) { return noWriter{}, nil }
@@ -122,8 +123,8 @@ func (s noFence) Claim(ctx context.Context, session string, epoch uint64, header
 
 type acknowledges struct{ journal.Writer }
 
-func (w acknowledges) Append(ctx context.Context, lines []byte) (journal.Outcome, error) {
-	_, _ = w.Writer.Append(ctx, lines)
+func (w acknowledges) Append(ctx context.Context, lines []byte, last bool) (journal.Outcome, error) {
+	_, _ = w.Writer.Append(ctx, lines, last)
 	return journal.Stored, nil
 }
 
@@ -196,11 +197,11 @@ type lateWriter struct {
 	late []byte
 }
 
-func (w *lateWriter) Append(ctx context.Context, lines []byte) (journal.Outcome, error) {
+func (w *lateWriter) Append(ctx context.Context, lines []byte, last bool) (journal.Outcome, error) {
 	late := w.late
 	w.late = slices.Clone(lines)
 	if late == nil {
 		return journal.Stored, nil
 	}
-	return w.Writer.Append(ctx, late)
+	return w.Writer.Append(ctx, late, last)
 }
