@@ -9,6 +9,7 @@ import (
 	"hash"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/klauspost/compress/zstd"
@@ -18,7 +19,7 @@ import (
 
 // takeOut makes blobs of what is too large in entries.
 func takeOut(entries []Entry) (small []Entry, blobs []schema.Blob, err error) {
-	small = make([]Entry, len(entries))
+	small = entries
 	for i, in := range entries {
 		data, b, err := schema.TakeOut(in.Data, in.Taken...)
 		if err != nil {
@@ -26,8 +27,13 @@ func takeOut(entries []Entry) (small []Entry, blobs []schema.Blob, err error) {
 			e.Message = in.Type + ": " + e.Message
 			return nil, nil, e
 		}
-		in.Data = data
-		small[i], blobs = in, append(blobs, b...)
+		if len(b) == 0 {
+			continue
+		}
+		if len(blobs) == 0 {
+			small = slices.Clone(entries)
+		}
+		small[i].Data, blobs = data, append(blobs, b...)
 	}
 	return small, blobs, nil
 }

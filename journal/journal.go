@@ -20,6 +20,7 @@
 package journal
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -64,7 +65,7 @@ type Journal struct {
 }
 
 // An Entry is an event that is yet to be written. Data must come from
-// [schema.Compact]; values in it that are too large for a line become blobs,
+// [schema.Compact], and is the caller's again once it is appended; values in it that are too large for a line become blobs,
 // see [schema.TakeOut]. A zero ID is given by the journal; an entry whose ID is
 // recorded already is not written again.
 type Entry struct {
@@ -168,8 +169,17 @@ func (j *Journal) append(ctx context.Context, mayRoll bool, entries []Entry) ([]
 		return j.goOn(ctx, b, err)
 	}
 	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.apply(b.records, b.fresh)
+	j.fold(b.records, b.fresh)
+	j.mu.Unlock()
+	b.room.back()
+	if j.tell != nil { // it may take its time; the lane keeps the order
+		for i := range b.records {
+			j.tell(b.records[i])
+		}
+	}
+	if len(b.known) == 0 {
+		return b.records, nil
+	}
 	return append(b.known, b.records...), nil
 }
 
@@ -228,11 +238,32 @@ type batch struct {
 	fresh   []schema.Event // as the state is moved by them
 	lines   []byte
 	blobs   []schema.Blob
+	room    *room // that fresh is in
 }
 
-// apply moves the state by records that are durable, from the end of what is
+// A room is memory for the fresh events of one append, which the next may have.
+type room struct {
+	fresh  []schema.Event
+	fields []*schema.Fields
+}
+
+var rooms = sync.Pool{New: func() any { return new(room) }}
+
+// back gives a room back that nobody looks into any more.
+func (r *room) back() {
+	if len(r.fresh) > 8 {
+		return
+	}
+	clear(r.fresh)
+	for _, f := range r.fields {
+		f.Read(nil)
+	}
+	rooms.Put(r)
+}
+
+// fold moves the state by records that are durable, from the end of what is
 // applied on. The caller holds mu.
-func (j *Journal) apply(records []Record, fresh []schema.Event) {
+func (j *Journal) fold(records []Record, fresh []schema.Event) {
 	for i := range records {
 		r := &records[i]
 		j.note(r.ID, r.Seq, place{j.epoch, j.size})
@@ -241,8 +272,15 @@ func (j *Journal) apply(records []Record, fresh []schema.Event) {
 		if j.state != nil {
 			j.state.Apply(&fresh[i])
 		}
+	}
+}
+
+// apply is fold, and tells.
+func (j *Journal) apply(records []Record, fresh []schema.Event) {
+	j.fold(records, fresh)
+	for i := range records {
 		if j.tell != nil {
-			j.tell(*r)
+			j.tell(records[i])
 		}
 	}
 }
@@ -284,10 +322,14 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 		total += len(in.Data) + 384
 	}
 	lines := make([]byte, 0, total)
-	fresh := make([]schema.Event, len(entries))
-	ends := make([]int, len(entries))
+	records := make([]Record, len(entries))
+	r := rooms.Get().(*room)
+	for len(r.fields) < len(entries) {
+		r.fields = append(r.fields, new(schema.Fields))
+	}
+	fresh := r.fresh[:0]
 	for i, in := range small {
-		e := &fresh[i]
+		e := &records[i].Event
 		*e = schema.Event{Session: j.session, Seq: j.seq + uint64(i) + 1, Epoch: j.epoch, ID: in.ID, Time: now,
 			Type: in.Type, Data: in.Data, Dur: j.seq, Prev: prev}
 		if e.ID == (ulid.ULID{}) {
@@ -295,12 +337,18 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 		}
 		at := len(lines)
 		lines = e.Append(lines)
-		ends[i], prev = len(lines), e.Sum
-		if n := len(lines) - at - 1; n > schema.MaxLine {
+		records[i].Line, prev = lines[at:len(lines)-1:len(lines)-1], e.Sum
+		if n := len(records[i].Line); n > schema.MaxLine {
 			return batch{}, schema.Errorf(schema.LineTooLong, "%s would be a line of %d bytes; the limit is %d", in.Type, n, schema.MaxLine).
 				With("session", j.session).With("bytes", n).With("limit", schema.MaxLine)
 		}
+		fresh = append(fresh, *e)
+		fresh[i].Read(r.fields[i]) // once, to be checked and applied
+		// What is given out does not refer to what the caller may use again.
+		from := bytes.Index(records[i].Line, []byte(`,"data":`)) + len(`,"data":`)
+		e.Data = records[i].Line[from : from+len(in.Data) : from+len(in.Data)]
 	}
+	r.fresh = fresh
 	if j.state != nil {
 		j.mu.Lock()
 		err := j.state.Check(fresh)
@@ -309,15 +357,12 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 			return batch{}, err
 		}
 	}
-	records := make([]Record, len(fresh))
-	for i, at := 0, 0; i < len(fresh); i++ {
-		records[i] = Record{fresh[i], lines[at : ends[i]-1 : ends[i]-1]}
-		at = ends[i]
+	for i := range fresh {
 		if fresh[i].Type == schema.TypeStateChanged { // the one value that the state itself keeps
 			fresh[i].Data = entries[i].Data
 		}
 	}
-	return batch{known, records, fresh, lines, blobs}, nil
+	return batch{known, records, fresh, lines, blobs, r}, nil
 }
 
 // Release ends the epoch in good order: it writes writer_released and gives

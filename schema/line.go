@@ -170,6 +170,14 @@ func (e *Event) DecodeTrusted(line []byte) error {
 	return nil
 }
 
+// Read reads e's data into f for those that ask for its Fields. It is for an
+// event that is yet to be written; f must not be read again before they have
+// asked.
+func (e *Event) Read(f *Fields) {
+	f.Read(e.Data)
+	e.read = f
+}
+
 // Fields are the fields of e's data: those that Decode has seen, or else those
 // that are read into spare now. They are valid until the next Decode into e.
 func (e *Event) Fields(spare *Fields) *Fields {
