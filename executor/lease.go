@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 
 	"steno/lease"
 	"steno/schema"
@@ -89,9 +90,13 @@ func (x *Executor) runLeaseList(ctx context.Context, _ string, payload []byte, _
 		return reply{}, err
 	}
 	a := LeasesAnswer{OK: true, Leases: []LeaseInfo{}}
-	a.More, err = x.page(ctx, req.After, req.Limit, func(id string) {
+	a.More, err = x.page(ctx, req.After, req.Limit, func(id string) bool {
 		st, err := x.cfg.Store.Lease(ctx, id)
+		if errors.Is(err, schema.NotFound) {
+			return false // it was removed
+		}
 		a.Leases = append(a.Leases, LeaseOf(id, st, err))
+		return true
 	})
 	if err != nil {
 		return reply{}, err

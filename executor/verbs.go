@@ -286,19 +286,22 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 		return reply{}, err
 	}
 	a := ListAnswer{OK: true, Sessions: []SessionInfo{}}
-	a.More, err = x.page(ctx, req.After, req.Limit, func(id string) {
+	a.More, err = x.page(ctx, req.After, req.Limit, func(id string) bool {
 		if req.IDs {
 			a.IDs = append(a.IDs, id)
-			return
+			return true
 		}
 		info := SessionInfo{Session: id}
 		// A session that cannot be looked at does not hide the others.
-		if st, err := x.cfg.Store.Lease(ctx, id); err != nil {
+		if st, err := x.cfg.Store.Lease(ctx, id); errors.Is(err, schema.NotFound) {
+			return false // it was removed
+		} else if err != nil {
 			info.Kind = schema.KindOf(err)
 		} else {
 			info.Lease, info.Kind, info.Epoch = string(st.State), st.Kind, st.Epoch
 		}
 		a.Sessions = append(a.Sessions, info)
+		return true
 	})
 	if err != nil {
 		return reply{}, err
@@ -307,7 +310,8 @@ func (x *Executor) runList(ctx context.Context, _ string, payload []byte, _ bool
 }
 
 // page gives up to limit sessions behind one, and says whether there are more.
-func (x *Executor) page(ctx context.Context, after string, limit int, give func(id string)) (more bool, err error) {
+// give says whether a session is one of them.
+func (x *Executor) page(ctx context.Context, after string, limit int, give func(id string) bool) (more bool, err error) {
 	if limit == 0 {
 		limit = 100
 	}
@@ -323,8 +327,9 @@ func (x *Executor) page(ctx context.Context, after string, limit int, give func(
 		case limit == 0:
 			return true, nil
 		}
-		limit--
-		give(id)
+		if give(id) {
+			limit--
+		}
 	}
 	return false, nil
 }

@@ -72,7 +72,7 @@ func Open(ctx context.Context, store Store, session string, opt Options) (*Journ
 		j, err := acquire(ctx, store, session, opt)
 		// Another was faster. It may be dead already, or have lost the race
 		// itself; the next look at the lease tells.
-		if !errors.Is(err, schema.AlreadyExists) {
+		if !errors.Is(err, schema.AlreadyExists) || errors.Is(err, lease.ErrRemoved) {
 			return j, err
 		}
 		if try == acquireTries {
@@ -174,6 +174,9 @@ func survey(ctx context.Context, store Store, session string, opt Options) (*Sca
 		if err == nil {
 			begun = begun || begins(it.Event)
 			continue
+		}
+		if opt.Create && errors.Is(err, lease.ErrRemoved) { // its id is not given to another history
+			return nil, schema.Errorf(schema.AlreadyExists, "session %s was removed, and its id stays taken", session).With("session", session).Cause(err)
 		}
 		if opt.Create && errors.Is(err, schema.NotFound) {
 			return &Scan{store: store, session: session}, nil

@@ -107,7 +107,7 @@ func (b *sureBlob) Read(p []byte) (int, error) {
 		err = blobError(b.session, b.ref, schema.BlobMismatch, "is shorter than it was")
 	case err == io.EOF && hex.EncodeToString(b.hash.Sum(nil)) != b.ref.SHA256:
 		err = blobError(b.session, b.ref, schema.BlobMismatch, "does not hold what its name says")
-	case errors.Is(err, errPacked):
+	case errors.Is(err, errPacked), errors.Is(err, errFrame):
 		err = schema.AsError(blobError(b.session, b.ref, schema.BlobMismatch, "cannot be unpacked")).Cause(err)
 	case err != nil && err != io.EOF:
 		err = schema.Errorf(schema.LogReadFailed, "a blob of session %s cannot be read: %s", b.session, plain(err)).With("session", b.session).Cause(err)
@@ -166,25 +166,42 @@ func (f *Files) Blob(_ context.Context, session, sha256 string) (io.ReadCloser, 
 		name += packedExt
 		file, err = d.OpenBlob(name)
 	}
+	if errors.Is(err, schema.NotFound) {
+		return f.blobArchived(session, sha256, err)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
-	return blobFile(session, name, file)
+	return blobOf(session, name, file)
 }
 
-func blobFile(session, name string, file *os.File) (io.ReadCloser, int64, error) {
+func blobOf(session, name string, file *os.File) (io.ReadCloser, int64, error) {
 	fi, err := file.Stat()
+	if err != nil {
+		file.Close()
+		return nil, 0, schema.Errorf(schema.LogReadFailed, "a blob of session %s cannot be read: %s", session, plain(err)).With("session", session).Cause(err)
+	}
+	return blobFile(session, name, file, fi.Size())
+}
+
+// A blobSource is the file of a blob, or its bytes in an archive.
+type blobSource interface {
+	io.ReadCloser
+	io.ReaderAt
+}
+
+func blobFile(session, name string, file blobSource, length int64) (io.ReadCloser, int64, error) {
 	head := make([]byte, zstd.HeaderMaxSize)
-	n := 0
-	if err == nil {
-		n, err = file.ReadAt(head, 0)
+	n, err := file.ReadAt(head, 0)
+	if errors.Is(err, errFrame) { // whoever reads on is told
+		n, err = 0, nil
 	}
 	if err != nil && err != io.EOF {
 		file.Close()
 		return nil, 0, schema.Errorf(schema.LogReadFailed, "a blob of session %s cannot be read: %s", session, plain(err)).With("session", session).Cause(err)
 	}
 	if len(name) == 2*sha256.Size {
-		return file, fi.Size(), nil
+		return file, length, nil
 	}
 	size, h := int64(-1), zstd.Header{}
 	if h.Decode(head[:n]) == nil && h.HasFCS && h.FrameContentSize <= schema.MaxBlob {
@@ -198,7 +215,7 @@ var errPacked = errors.New("no sound zstd frame")
 
 // A packedBlob unpacks as it is read.
 type packedBlob struct {
-	file *os.File
+	file blobSource
 	dec  *zstd.Decoder
 	err  error // of the file
 }
@@ -281,7 +298,7 @@ func (w *fileWriter) Put(ctx context.Context, blob *schema.Blob) error {
 
 // holds reads a blob's file, writes to seen what it reads, and closes it.
 func holds(file *os.File, seen io.Writer, name string, ref schema.Ref) error {
-	r, _, err := blobFile("", name, file)
+	r, _, err := blobOf("", name, file)
 	if err != nil {
 		return err
 	}

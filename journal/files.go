@@ -30,6 +30,7 @@ type Files struct {
 	caseBlind bool // the file system takes two spellings for one name
 	holders   *lease.Holders
 	plain     bool // no commit log
+	archives  *archives
 	faults    *lease.Faults
 }
 
@@ -55,7 +56,7 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 	if err != nil {
 		return nil, schema.Errorf(schema.LogReadFailed, "the store's folder %s cannot be opened: %s", dir, plain(err)).Cause(err)
 	}
-	f := &Files{root: root, holders: lease.NewHolders(root)}
+	f := &Files{root: root, holders: lease.NewHolders(root), archives: &archives{}}
 	if err := f.open(create); err != nil {
 		f.Close()
 		return nil, err
@@ -293,17 +294,23 @@ func (f *Files) dir(session string) (*lease.Dir, error) {
 	return lease.Open(f.sessions, session, f.faults)
 }
 
-// Segments lists the segments of a session, oldest first.
+// Segments lists the segments of a session, oldest first, those in its archive
+// too. The folder is looked at first: what a packer takes away meanwhile is in
+// the archive by then.
 func (f *Files) Segments(_ context.Context, session string) ([]lease.Segment, error) {
 	d, err := f.dir(session)
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	return d.Segments()
+	list, err := d.Segments()
+	if err != nil {
+		return nil, err
+	}
+	return f.withArchived(session, list)
 }
 
-// Read reads a segment from an offset.
+// Read reads a segment from an offset, from the archive if it is there.
 func (f *Files) Read(_ context.Context, session string, epoch uint64, offset int64) (io.ReadCloser, error) {
 	d, err := f.dir(session)
 	if err != nil {
@@ -311,6 +318,14 @@ func (f *Files) Read(_ context.Context, session string, epoch uint64, offset int
 	}
 	defer d.Close()
 	s, err := d.OpenSegment(epoch)
+	if errors.Is(err, schema.NotFound) {
+		r, err := f.readArchived(session, epoch, err)
+		if err != nil {
+			return nil, err
+		}
+		r.at = max(0, offset)
+		return r, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +354,14 @@ func (f *Files) Lease(_ context.Context, session string) (lease.Status, error) {
 		return lease.Status{}, err
 	}
 	defer d.Close()
-	return d.Status(f.holders)
+	st, err := d.Status(f.holders)
+	if err == nil && st.Epoch == 0 {
+		st, err = f.leaseArchived(session, st)
+	}
+	if err == nil {
+		err = st.Gone(session)
+	}
+	return st, err
 }
 
 // Claim takes a slot. See [lease.Dir.Claim].
@@ -354,6 +376,9 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 		return nil, schema.AsError(err).With("session", session)
 	}
 	if epoch == 1 {
+		if err := f.noArchive(session); err != nil {
+			return nil, err
+		}
 		if err := f.makeSession(session); err != nil {
 			return nil, err
 		}
@@ -366,7 +391,7 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 	if err != nil {
 		return nil, err
 	}
-	w := &fileWriter{dir: d, lane: f.holders.Join(claim.Holder), log: !f.plain, holders: f.holders, holder: claim.Holder} // it beats before it is seen
+	w := &fileWriter{store: f, dir: d, lane: f.holders.Join(claim.Holder), log: !f.plain, holders: f.holders, holder: claim.Holder} // it beats before it is seen
 	if w.slot, err = d.Claim(epoch, header); err != nil {
 		w.lane.Leave()
 		d.Close()

@@ -370,8 +370,10 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 // for none, and does not roll.
 func (j *Journal) Release(ctx context.Context, reason string) error {
 	j.once.Do(func() { close(j.closing) })
-	var o schema.Object
-	_, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterReleased, Data: o.Text("reason", reason).Bytes()}})
+	if reason == schema.ReasonPacked || reason == schema.ReasonRemoved { // what Pack and Remove alone may say
+		reason = "asked for: " + reason
+	}
+	_, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterReleased, Data: schema.Released{Reason: reason}.Data()}})
 	return errors.Join(err, j.Close())
 }
 

@@ -172,7 +172,7 @@ const (
 func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		s.yield = yield
-		if err := s.survey(ctx); err != nil {
+		if err := s.removed(ctx, s.survey(ctx)); err != nil {
 			yield(Item{}, s.gone(err))
 			return
 		}

@@ -116,7 +116,7 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		before := s.byEpoch[p.Epoch]
 		if before == nil {
 			nothing := sha256.Sum256(nil)
-			s.found(ctx, schema.Finding{Segment: p.Epoch, SHA256: hex.EncodeToString(nothing[:])}, schema.SegmentMissing, true)
+			s.whyMissing(ctx, schema.Finding{Segment: p.Epoch, SHA256: hex.EncodeToString(nothing[:])})
 		}
 		s.excused = before == nil || before.size < before.pin.len
 	}

@@ -10,6 +10,7 @@ import (
 
 // A fileWriter extends a segment of [Files].
 type fileWriter struct {
+	store *Files
 	dir   *lease.Dir
 	slot  *lease.Slot
 	lane  *lease.Lane
@@ -21,7 +22,15 @@ type fileWriter struct {
 }
 
 func (w *fileWriter) Settle(_ context.Context, epoch uint64) (int64, error) {
-	return w.slot.Settle(epoch)
+	size, err := w.slot.Settle(epoch)
+	if !errors.Is(err, schema.NotFound) {
+		return size, err
+	}
+	r, err := w.store.readArchived(w.dir.Session(), epoch, err) // whose bytes are sure and stay as they are
+	if err != nil {
+		return 0, err
+	}
+	return r.p.size, r.Close()
 }
 
 func (w *fileWriter) Carry(_ context.Context, lines []byte) error { return w.slot.Carry(lines) }
@@ -48,7 +57,7 @@ func (w *fileWriter) Next(_ context.Context, header []byte, room int64) (Writer,
 		return nil, err
 	}
 	slot.BeatIn(lane, w.log)
-	return &fileWriter{dir: dir, slot: slot, lane: lane, log: w.log, holders: w.holders, holder: w.holder}, nil
+	return &fileWriter{store: w.store, dir: dir, slot: slot, lane: lane, log: w.log, holders: w.holders, holder: w.holder}, nil
 }
 
 func (w *fileWriter) Release() error {

@@ -44,6 +44,9 @@ func (d *Dir) openBlob(b *os.Root, name string) (*os.File, error) {
 		return nil, unsafePath(d.name, fmt.Sprintf("blob %s %s", name, why))
 	}
 	f, err := b.OpenFile(name, os.O_RDONLY|openNonblock, 0)
+	if errors.Is(err, fs.ErrNotExist) { // packed in between
+		return nil, noBlob(d.name, name)
+	}
 	if err != nil {
 		return nil, readFailed(d.name, err)
 	}

@@ -183,6 +183,9 @@ func Open(parent *os.Root, session string, faults *Faults) (*Dir, error) {
 // fd is the folder's descriptor.
 func (d *Dir) fd() int { return int(d.self.Fd()) }
 
+// Session is the session whose folder it is.
+func (d *Dir) Session() string { return d.name }
+
 // Close closes the folder. Slots that were claimed in it stay open.
 func (d *Dir) Close() error {
 	err := d.root.Close()
@@ -219,6 +222,9 @@ func (d *Dir) Segments() ([]Segment, error) {
 	var out []Segment
 	for _, epoch := range slices.Backward(epochs) {
 		fi, err := d.root.Lstat(segmentName(epoch))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // packed, since the names were read
+		}
 		if err != nil {
 			return nil, readFailed(d.name, err)
 		}
@@ -252,8 +258,7 @@ func (d *Dir) OpenSegment(epoch uint64) (*os.File, error) {
 	name := segmentName(epoch)
 	before, err := d.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, schema.Errorf(schema.NotFound, "session %s has no segment %06d", d.name, epoch).
-			With("session", d.name).With("segment", epoch)
+		return nil, noSegment(d.name, epoch)
 	}
 	if err != nil {
 		return nil, readFailed(d.name, err)
@@ -262,6 +267,9 @@ func (d *Dir) OpenSegment(epoch uint64) (*os.File, error) {
 		return nil, unsafePath(d.name, fmt.Sprintf("segment %06d %s", epoch, why)).With("segment", epoch)
 	}
 	f, err := d.root.OpenFile(name, os.O_RDONLY|openNonblock, 0)
+	if errors.Is(err, fs.ErrNotExist) { // packed in between
+		return nil, noSegment(d.name, epoch)
+	}
 	if err != nil {
 		return nil, readFailed(d.name, err)
 	}
@@ -271,6 +279,21 @@ func (d *Dir) OpenSegment(epoch uint64) (*os.File, error) {
 		return nil, unsafePath(d.name, fmt.Sprintf("segment %06d was replaced while it was opened", epoch)).With("segment", epoch)
 	}
 	return f, nil
+}
+
+func noSegment(session string, epoch uint64) error {
+	return schema.Errorf(schema.NotFound, "session %s has no segment %06d", session, epoch).
+		With("session", session).With("segment", epoch)
+}
+
+// Foreign says why a file in a folder is not a plain file of ours, "" if it is
+// one.
+func Foreign(dir *os.Root, fi os.FileInfo) string {
+	at, err := dir.Stat(".")
+	if err != nil {
+		return "is in a folder that cannot be looked at"
+	}
+	return foreign(fi, at)
 }
 
 func (d *Dir) foreign(fi os.FileInfo) string { return foreign(fi, d.info) }

@@ -40,6 +40,7 @@ type Evidence struct {
 	Sealed   bool           // a sound event of its own epoch stands behind the claim
 	Forced   bool           // its seal says that it was come by by force
 	Released bool           // it ends in writer_released
+	Removed  bool           // with the reason that makes the session one that is not there
 	Held     bool           // its lock is held
 
 	// Untrusted says that the storage's locks tell nothing of other machines.
@@ -296,7 +297,7 @@ func ReadSegment(session string, epoch uint64, r io.ReaderAt, size int64) (Evide
 	}
 	if body, ok := bytes.CutSuffix(buf, []byte("\n")); ok {
 		if ev, ok := own(body[bytes.LastIndexByte(body, '\n')+1:]); ok {
-			e.Sealed, e.Released = true, ev.Type == schema.TypeWriterReleased
+			e.Sealed, e.Released, e.Removed = true, ev.Type == schema.TypeWriterReleased, ev.Removes()
 		}
 	}
 	return e, nil

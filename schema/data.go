@@ -28,7 +28,7 @@ type spec struct {
 
 var fields = map[string]*spec{
 	TypeWriterOpened:      parseSpec(TypeWriterOpened, "claim!s how!s previous:o carried:n void:a skipped:a evidence:o"),
-	TypeWriterReleased:    parseSpec(TypeWriterReleased, "reason!s"),
+	TypeWriterReleased:    parseSpec(TypeWriterReleased, "reason!s by:s why:s"),
 	TypeSessionStarted:    parseSpec(TypeSessionStarted, "labels:o workspace:s posture:o task_kind:s phase:s parent:o trace:?"),
 	TypeUserMessage:       parseSpec(TypeUserMessage, "text|content text:s content:? partial:b model:s turn:?"),
 	TypeAssistantMessage:  parseSpec(TypeAssistantMessage, "text|content text:s content:? partial:b model:s turn:?"),

@@ -79,6 +79,9 @@ func (a *app) listLeases(ctx context.Context, store *journal.Files) error {
 			return err
 		}
 		st, err := store.Lease(ctx, id)
+		if errors.Is(err, schema.NotFound) {
+			continue // removed
+		}
 		row := executor.LeaseOf(id, st, err)
 		if err := l.add(row, func() []string { return leaseCells(row) }); err != nil {
 			return err

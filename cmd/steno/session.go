@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -50,8 +51,8 @@ func (a *app) sessionCommand() *cobra.Command {
 		},
 	}
 	ls.Flags().BoolVar(&ids, "ids", false, "list the ids alone: nothing of a session is looked at, which is a hundred times faster")
-	c := &cobra.Command{Use: "session", Short: "list and show sessions", Example: "  steno session ls\n  steno session show demo"}
-	c.AddCommand(ls, show)
+	c := &cobra.Command{Use: "session", Short: "list, show, pack and remove sessions", Example: "  steno session ls\n  steno session show demo\n  steno session pack demo"}
+	c.AddCommand(ls, show, a.packCommand(), a.rmCommand())
 	return c
 }
 
@@ -82,7 +83,9 @@ func (a *app) listSessions(ctx context.Context, store journal.Store, ids bool) e
 			continue
 		}
 		row := sessionRow{Session: id}
-		if st, err := store.Lease(ctx, id); err != nil {
+		if st, err := store.Lease(ctx, id); errors.Is(err, schema.NotFound) {
+			continue // removed
+		} else if err != nil {
 			row.Kind = schema.KindOf(err)
 		} else {
 			row.State, row.Epoch, row.Kind = st.State, st.Epoch, st.Kind

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -82,6 +83,9 @@ func (a *app) verifyCommand() *cobra.Command {
 				for id, err := range store.Sessions(c.Context()) {
 					if err != nil {
 						return err
+					}
+					if _, err := store.Lease(c.Context(), id); errors.Is(err, schema.NotFound) {
+						continue // removed
 					}
 					sessions = append(sessions, id)
 				}

@@ -1,6 +1,7 @@
 package journaltest
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -37,13 +38,13 @@ type DiskFile struct {
 // An Image is what a disk holds after a power cut, by path; nil for a folder.
 type Image map[string][]byte
 
-// Disk looks at the sessions of a store that Faulty has made. Killing a
+// Disk looks at the sessions and archives of a store that Faulty has made. Killing a
 // process shows nothing of this, since the page cache outlives it.
 func (x *Faults) Disk(t testing.TB, store *journal.Files) (d Disk) {
 	t.Helper()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	err := filepath.WalkDir(filepath.Join(store.Dir(), "sessions"), func(path string, e fs.DirEntry, err error) error {
+	walk := func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -75,9 +76,11 @@ func (x *Faults) Disk(t testing.TB, store *journal.Files) (d Disk) {
 		}
 		d = append(d, f)
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	}
+	for _, folder := range []string{"sessions", "archive"} {
+		if err := filepath.WalkDir(filepath.Join(store.Dir(), folder), walk); err != nil && !(folder == "archive" && errors.Is(err, fs.ErrNotExist)) {
+			t.Fatal(err)
+		}
 	}
 	return d
 }
@@ -93,7 +96,7 @@ func (d Disk) image(left func(f DiskFile) []byte, named func(f DiskFile) string)
 				continue
 			}
 		}
-		if _, ok := img[filepath.Dir(path)]; !ok && path != "sessions" {
+		if _, ok := img[filepath.Dir(path)]; !ok && filepath.Dir(path) != "." {
 			continue // with its folder
 		}
 		if img[path] = nil; !f.Dir {

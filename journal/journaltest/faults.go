@@ -21,6 +21,8 @@ const (
 	Written = "written" // lines are written and not synced
 	Synced  = "synced"  // lines are synced and the successor not looked for
 	Checked = "checked" // lines are recorded and nobody is told
+	Renamed = "renamed" // an archive has its name, which is not synced
+	Removed = "removed" // a file of a packed or removed session is gone
 )
 
 // ErrDisk is what a disk answers that a test has broken.
