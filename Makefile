@@ -46,8 +46,13 @@ damage:
 # make -s bench BENCHOUT=OLD, the same as NEW, then
 # go tool -modfile=.ci/tools.mod benchstat OLD NEW
 BENCHOUT ?= /dev/null
+measure := go test -run '^$$' -benchmem -count 5 -timeout 1h
 bench:
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem -count 5 -timeout 1h ./... | tee $(BENCHOUT) | go run ./.ci/benchreport
+	@{ $(measure) -bench '$(BENCH)' -skip '^BenchmarkMany' ./... && \
+	$(measure) -bench '^BenchmarkManyHeld$$' -benchtime 10000x ./executor && \
+	$(measure) -bench '^BenchmarkManyTakenOver$$' -benchtime 1000x ./journal && \
+	$(measure) -bench '^BenchmarkManyListed$$' -benchtime 100000x ./journal; } | \
+	tee $(BENCHOUT) | go run ./.ci/benchreport
 
 # Other ways to record calls, which steno is measured against: modules of their
 # own in testdata/peers. What it takes stands at the head of the script. The

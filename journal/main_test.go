@@ -7,5 +7,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	journaltest.Main(m, map[string]func([]byte) error{"forcer": forcer, "repairer": repairer, "packer": packer})
+	journaltest.Main(m, map[string]func([]byte) error{"forcer": forcer, "repairer": repairer, "packer": packer, "holder": holdMany})
 }
