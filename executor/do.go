@@ -117,7 +117,7 @@ func (s *session) run(f *flight) (Answer, error) {
 	tool, refusal := s.admit(req)
 	if refusal != nil {
 		// A refused call is in the log too: the call, and why it did not run.
-		return s.finish(req, 0, s.verdict(Result{}, refusal), req.entry())
+		return s.finish(req, 0, s.verdict(Result{}, refusal), true)
 	}
 	attempt, err := s.start(req, 1, true, true)
 	if err != nil {
@@ -219,20 +219,22 @@ func (s *session) admit(req *Request) (Tool, error) {
 // start records the start of an attempt together with what must be durable
 // before it.
 func (s *session) start(req *Request, attempt uint64, call, decision bool) (replay.Attempt, error) {
+	d := desks.Get().(*desk)
+	defer d.back()
 	entries := make([]journal.Entry, 0, 3)
 	if call {
-		entries = append(entries, req.entry())
+		entries = append(entries, req.entry(d))
 	}
 	if decision {
-		entries = append(entries, req.decided())
+		entries = append(entries, req.decided(d))
 	}
-	var o schema.Object
+	o := d.object()
 	o.Grow(len(req.CallID)+128).Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
 	if attempt > 1 {
 		// A take-over fences the log, not the world.
 		o.Uint("possibly_running", attempt-1)
 	}
-	r, err := s.append(append(entries, journal.Entry{Type: schema.TypeToolStarted, Data: o.Bytes()})...)
+	r, err := s.append(append(entries, journal.Entry{Type: schema.TypeToolStarted, Data: d.done(&o)})...)
 	if err != nil {
 		return replay.Attempt{}, err
 	}
@@ -264,7 +266,7 @@ func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error
 	}
 	out := s.verdict(res, err)
 	out.duration = time.Since(began)
-	return s.finish(req, a.Attempt, out)
+	return s.finish(req, a.Attempt, out, false)
 }
 
 // safely runs a tool so that its panic ends the call and not the process.
@@ -285,12 +287,18 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 	return res, err
 }
 
-// finish records a result, together with what comes before it, and answers.
+// finish records a result, and the call before it if it is new, and answers.
 // From here on the outcome is known to this process only until the append
 // returns.
-func (s *session) finish(req *Request, attempt uint64, out verdict, before ...journal.Entry) (Answer, error) {
+func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (Answer, error) {
 	s.x.inspect(req, &out)
-	r, err := s.append(append(before, out.record(req, attempt))...)
+	d := desks.Get().(*desk)
+	defer d.back()
+	entries := make([]journal.Entry, 0, 2)
+	if call {
+		entries = append(entries, req.entry(d))
+	}
+	r, err := s.append(append(entries, out.record(d, req, attempt))...)
 	if err != nil {
 		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) && !errors.Is(err, schema.SessionEnded) {
 			outcome, ok := schema.AsError(err).Details["outcome"] // of the result
@@ -362,7 +370,7 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 		}
 		defer s.unslot()
 		if len(marks.Redacted) > 0 { // no tool may get a mark in place of a value
-			return s.finish(f.call, lastAttempt(c), s.interrupted())
+			return s.finish(f.call, lastAttempt(c), s.interrupted(), false)
 		}
 		return s.resume(f, c)
 	})
@@ -383,9 +391,9 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	last := lastAttempt(c)
 	switch {
 	case last > 0 && (refusal != nil || !tool.Repeatable && !c.DryRun):
-		return s.finish(req, last, s.interrupted())
+		return s.finish(req, last, s.interrupted(), false)
 	case refusal != nil:
-		return s.finish(req, 0, s.verdict(Result{}, refusal))
+		return s.finish(req, 0, s.verdict(Result{}, refusal), false)
 	}
 	attempt, err := s.start(req, last+1, false, len(c.Decisions) == 0)
 	if err != nil {

@@ -17,7 +17,7 @@ func ParseRequest(payload []byte) (typ string, data []byte, sum string, err erro
 	if err != nil {
 		return "", nil, "", err
 	}
-	e := r.entry()
+	e := r.entry(new(desk))
 	return e.Type, e.Data, r.sum, nil
 }
 
@@ -72,4 +72,12 @@ func Idle(x *Executor, session string) bool {
 	defer x.mu.Unlock()
 	s := x.sessions[session]
 	return s == nil || s.users == 0
+}
+
+// EncodeRequest encodes a request in the quick way, where it is plain, and in
+// the general one.
+func EncodeRequest(r Request) (quick, general []byte, err, generalErr error) {
+	quick, err = r.encode()
+	general, generalErr = encode(r)
+	return quick, general, err, generalErr
 }

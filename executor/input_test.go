@@ -234,6 +234,24 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
+// A client sends the same bytes whichever way it makes them.
+func FuzzEncodeRequest(f *testing.F) {
+	for _, r := range []executor.Request{
+		{CallID: "c1", Name: "echo", Args: []byte(`{"a":[1,"\u00e9\ud800"]}`), Key: "k", DryRun: true},
+		{CallID: "\"<\x00\u2028", Name: "\xff\xed\xa0\x80", Args: []byte(`{}`)}, {},
+		{Args: []byte(`{ "a" : 1 }`)}, {Args: []byte(`{},"dry_run":true`)}, {Args: []byte("{\"a\":\"\xff\"}")}, {Args: []byte(`[]`), Context: []byte(`1`)},
+	} {
+		f.Add(r.CallID, r.Name, r.Key, []byte(r.Args), []byte(r.Context), r.DryRun)
+	}
+	f.Fuzz(func(t *testing.T, id, name, key string, args, context []byte, dry bool) {
+		r := executor.Request{CallID: id, Name: name, Key: key, Args: args, Context: context, DryRun: dry}
+		quick, general, err, generalErr := executor.EncodeRequest(r)
+		if string(quick) != string(general) || (err == nil) != (generalErr == nil) {
+			t.Errorf("%+v is sent as %s, %v, not %s, %v", r, quick, err, general, generalErr)
+		}
+	})
+}
+
 // What is read without another look is what the strict reader makes of it.
 func FuzzReadArgs(f *testing.F) {
 	for _, seed := range []string{

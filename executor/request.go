@@ -3,6 +3,7 @@ package executor
 import (
 	"bytes"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -181,9 +182,36 @@ func conflict(session, callID, why string) error {
 		With("session", session).With("call_id", callID)
 }
 
+// A desk is memory for the data of the events of one append, which the next may
+// have.
+type desk struct {
+	buf  []byte
+	last []byte // the last data that was made; there is room behind it
+}
+
+var desks = sync.Pool{New: func() any { return new(desk) }}
+
+func (d *desk) object() schema.Object { return schema.ObjectIn(d.last) }
+
+func (d *desk) done(o *schema.Object) []byte {
+	d.last = o.Bytes()
+	if cap(d.last) > cap(d.buf) {
+		d.buf = d.last[:0]
+	}
+	return slices.Clip(d.last)
+}
+
+// back gives a desk back that nobody reads from any more.
+func (d *desk) back() {
+	if cap(d.buf) <= 64<<10 {
+		d.last = d.buf
+		desks.Put(d)
+	}
+}
+
 // entry is the tool_call event of a request.
-func (r *Request) entry() journal.Entry {
-	var o schema.Object
+func (r *Request) entry(d *desk) journal.Entry {
+	o := d.object()
 	o.Grow(len(r.CallID) + len(r.Name) + len(r.Args) + len(r.Context) + len(r.Turn) + len(r.Key) + 256)
 	o.Text("call_id", r.CallID).Text("name", r.Name).Raw("args", r.Args).Text("args_sha256", r.sum)
 	if len(r.Context) > 0 {
@@ -201,15 +229,15 @@ func (r *Request) entry() journal.Entry {
 	if r.replaced > 0 {
 		o.Uint("replaced", uint64(r.replaced))
 	}
-	return journal.Entry{Type: schema.TypeToolCall, Data: o.Bytes()}
+	return journal.Entry{Type: schema.TypeToolCall, Data: d.done(&o)}
 }
 
 // decided is the permission_decision of a call. There is no policy yet: every
 // valid call is allowed by the mode.
-func (r *Request) decided() journal.Entry {
-	var o schema.Object
+func (r *Request) decided(d *desk) journal.Entry {
+	o := d.object()
 	o.Grow(len(r.CallID)+192).Text("call_id", r.CallID).Text("decision", "allow").Text("gate", "mode").Text("by", "auto").Text("args_sha256", r.sum)
-	return journal.Entry{Type: schema.TypeDecision, Data: o.Bytes()}
+	return journal.Entry{Type: schema.TypeDecision, Data: d.done(&o)}
 }
 
 // OpenRequest asks for a session. It is idempotent by id: a session that is

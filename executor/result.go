@@ -77,8 +77,8 @@ func (x *Executor) inspect(req *Request, out *verdict) {
 
 // record is the tool_result. What is large in it becomes a blob; what is above
 // MaxOutput is cut, or left out, and marked.
-func (out *verdict) record(req *Request, attempt uint64) journal.Entry {
-	e := encoder{replaced: out.replaced}
+func (out *verdict) record(d *desk, req *Request, attempt uint64) journal.Entry {
+	e := encoder{Object: d.object(), replaced: out.replaced}
 	e.Grow(len(req.CallID) + min(len(out.result.Output), schema.MaxInline) + 256)
 	e.Text("call_id", req.CallID).Uint("attempt", attempt).Bool("ok", out.err == nil && out.result.OK)
 	if out.err != nil {
@@ -98,7 +98,7 @@ func (out *verdict) record(req *Request, attempt uint64) journal.Entry {
 	if e.replaced > 0 {
 		e.Uint("replaced", uint64(e.replaced))
 	}
-	return journal.Entry{Type: schema.TypeToolResult, Data: e.Bytes(), Taken: e.taken}
+	return journal.Entry{Type: schema.TypeToolResult, Data: d.done(&e.Object), Taken: e.taken}
 }
 
 // An encoder makes a result and takes down what it had to change.

@@ -214,6 +214,10 @@ func ArgsSHA256(args []byte) (string, error) {
 // zero Object is ready for use.
 type Object struct{ buf []byte }
 
+// ObjectIn is an empty Object that is made in the room that b has behind its
+// end, as long as it is enough.
+func ObjectIn(b []byte) Object { return Object{b[len(b):]} }
+
 // Grow makes room for n bytes at once, which saves copying.
 func (o *Object) Grow(n int) *Object {
 	o.buf = slices.Grow(o.buf, n)
