@@ -10,7 +10,7 @@ import (
 // is dead, and what is left when the power was gone.
 
 // lives reports whether there is a process of writer i.
-func (w *modelWriter) lives() bool { return w.pc != toList && w.pc != dead }
+func (w *modelWriter) lives() bool { return w.pc != dead && (w.pc != toList || w.raced) }
 
 // background gives the states that follow from what is done beside the
 // appends of writer i.

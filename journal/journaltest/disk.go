@@ -23,7 +23,8 @@ const sector = 512
 // A Disk is what stands in a store at one moment, and how much of it is sure
 // to outlast a power cut. Of the rest anything may be left: a file may end at
 // any byte, any sector may be zeros, a name may be missing, or be there before
-// what it names.
+// what it names. A file of a commit log is written in place: what was written
+// over and not synced may be as it was, too.
 type Disk []DiskFile
 
 // A DiskFile is a file, or a folder, which has no data.
@@ -33,20 +34,55 @@ type DiskFile struct {
 	Data  []byte
 	Kept  int  // as many bytes are synced
 	Named bool // so is its name in its folder
+
+	// Of a file that is written in place, without zeros at its end, which no
+	// reader can tell from its end: what was synced, nil where nothing was, and
+	// the parts, each in one sector, that were written since.
+	Synced []byte
+	parts  [][2]int
+}
+
+// inPlace says of a part of a file that is written in place what is left.
+func (f *DiskFile) inPlace(left func(part int) string) []byte {
+	b := make([]byte, max(len(f.Synced), len(f.Data)))
+	copy(b, f.Synced)
+	for i, p := range f.parts {
+		to := min(p[1], len(f.Data))
+		switch at := min(p[0], to); left(i) {
+		case "new":
+			copy(b[at:], f.Data[at:to])
+		case "zeros":
+			clear(b[at:to])
+		}
+	}
+	return trim(b)
+}
+
+func trim(b []byte) []byte {
+	n := len(b)
+	for n > 0 && b[n-1] == 0 {
+		n--
+	}
+	return b[:n]
 }
 
 // An Image is what a disk holds after a power cut, by path; nil for a folder.
 type Image map[string][]byte
 
-// Disk looks at the sessions and archives of a store that Faulty has made. Killing a
-// process shows nothing of this, since the page cache outlives it.
+// Disk looks at the sessions, archives and commit logs of a store that Faulty has
+// made. Killing a process shows nothing of this, since the page cache outlives
+// it. Beats are left out: nobody syncs them.
 func (x *Faults) Disk(t testing.TB, store *journal.Files) (d Disk) {
 	t.Helper()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	walk := func(path string, e fs.DirEntry, err error) error {
+	look := func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
+		}
+		logFile := strings.HasPrefix(e.Name(), "log-")
+		if e.Name() == "beat" {
+			return nil
 		}
 		fi, err := e.Info()
 		if err != nil {
@@ -69,6 +105,14 @@ func (x *Faults) Disk(t testing.TB, store *journal.Files) (d Disk) {
 				return err
 			}
 			k := x.kept(fi)
+			if logFile {
+				f.Data, f.Synced, f.Kept = trim(f.Data), trim(slices.Clone(k.data)), len(f.Data)
+				for _, s := range k.dirty {
+					f.parts = append(f.parts, sectors(int(s.from), min(int(s.to), len(f.Data)))...)
+				}
+				d = append(d, f)
+				return nil
+			}
 			f.Kept = int(min(k.size, int64(len(f.Data))))
 			if k.cache != nil {
 				f.Kept = int(min(k.cache[0], int64(f.Kept)))
@@ -77,8 +121,14 @@ func (x *Faults) Disk(t testing.TB, store *journal.Files) (d Disk) {
 		d = append(d, f)
 		return nil
 	}
-	for _, folder := range []string{"sessions", "archive"} {
-		if err := filepath.WalkDir(filepath.Join(store.Dir(), folder), walk); err != nil && !(folder == "archive" && errors.Is(err, fs.ErrNotExist)) {
+	for _, folder := range []string{"sessions", "archive", "holders"} {
+		err := filepath.WalkDir(filepath.Join(store.Dir(), folder), func(path string, e fs.DirEntry, err error) error {
+			if err = look(path, e, err); folder != "sessions" && errors.Is(err, fs.ErrNotExist) {
+				return nil // there is none, or it has just gone
+			}
+			return err
+		})
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,6 +168,17 @@ var Cuts = []Cut{{"absent", false}, {"absent", true}, {"zeros", false}, {"zeros"
 // Cut is the disk after one of the plain cuts.
 func (d Disk) Cut(c Cut) Image {
 	return d.image(func(f DiskFile) []byte {
+		if f.written() {
+			return f.inPlace(func(i int) string {
+				switch {
+				case c.Bytes == "zeros":
+					return "zeros"
+				case c.Bytes == "half" && i < len(f.parts)/2:
+					return "new"
+				}
+				return "old"
+			})
+		}
 		b := slices.Clone(f.Data)
 		switch c.Bytes {
 		case "absent":
@@ -139,6 +200,15 @@ func (d Disk) Cut(c Cut) Image {
 // Random is one of all the ways in which the power may leave the disk.
 func (d Disk) Random(r *rand.Rand) Image {
 	return d.image(func(f DiskFile) []byte {
+		if f.written() {
+			most := r.IntN(len(lefts) + 1) // of one kind, or all mixed
+			return f.inPlace(func(int) string {
+				if most < len(lefts) {
+					return lefts[most]
+				}
+				return lefts[r.IntN(len(lefts))]
+			})
+		}
 		b := slices.Clone(f.Data)
 		if r.IntN(3) > 0 {
 			b = b[:f.Kept+r.IntN(len(b)-f.Kept+1)]
@@ -162,6 +232,14 @@ func (d Disk) Random(r *rand.Rand) Image {
 	})
 }
 
+// lefts are what may be left of a sector that was written in place.
+var lefts = []string{"new", "old", "zeros"}
+
+// written reports whether a file is written in place.
+func (f *DiskFile) written() bool {
+	return f.Synced != nil || strings.HasPrefix(filepath.Base(f.Path), "log-")
+}
+
 // sectors cuts a range of a file into the parts that lie in one sector each.
 func sectors(from, to int) (s [][2]int) {
 	for from < to {
@@ -176,6 +254,9 @@ func sectors(from, to int) (s [][2]int) {
 func (d Disk) Lost() (bytes, names int) {
 	for _, f := range d {
 		bytes += len(f.Data) - f.Kept
+		for _, p := range f.parts {
+			bytes += p[1] - p[0]
+		}
 		if !f.Named {
 			names++
 		}
@@ -185,7 +266,9 @@ func (d Disk) Lost() (bytes, names int) {
 
 // All yields every way in which the power may leave the disk, but that of file
 // ends only each step-th is taken, with those next to a newline: every end,
-// with every choice of sectors that are zeros, with every choice of names.
+// with every choice of sectors that are zeros, with every choice of names. Of a
+// file that is written in place every sector is as it was or as it is, or all
+// are zeros.
 func (d Disk) All(step int, yield func(Image)) { d.all(nil, step, yield) }
 
 func (d Disk) all(done Disk, step int, yield func(Image)) {
@@ -198,6 +281,23 @@ func (d Disk) all(done Disk, step int, yield func(Image)) {
 	if !f.Named {
 		next(f)
 		f.Named = true
+	}
+	if f.written() {
+		parts := min(len(f.parts), 4) // those behind go with the last
+		for choice := range 1<<parts + 1 {
+			g := f
+			g.Data = f.inPlace(func(i int) string {
+				switch {
+				case choice == 1<<parts:
+					return "zeros"
+				case choice>>min(i, parts-1)&1 != 0:
+					return "new"
+				}
+				return "old"
+			})
+			next(g)
+		}
+		return
 	}
 	for end := f.Kept; end <= len(f.Data); end++ {
 		near := end == f.Kept || end == len(f.Data) || f.Data[end-1] == '\n' || f.Data[end] == '\n' || end%sector == 0
@@ -237,7 +337,18 @@ func (img Image) Files(t testing.TB) *journal.Files {
 	return store
 }
 
-// Memory puts the segments and blobs of the image into a store in memory.
+// Logged reports whether anything is in a commit log.
+func (img Image) Logged() bool {
+	for path, b := range img {
+		if strings.HasPrefix(filepath.Base(path), "log-") && len(b) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Memory puts the segments and blobs of the image into a store in memory, which
+// knows of no commit log.
 func (img Image) Memory() *Memory {
 	m := NewMemory()
 	for path, b := range img {

@@ -2,7 +2,10 @@ package journaltest
 
 import (
 	"errors"
+	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,6 +26,12 @@ const (
 	Checked = "checked" // lines are recorded and nobody is told
 	Renamed = "renamed" // an archive has its name, which is not synced
 	Removed = "removed" // a file of a packed or removed session is gone
+)
+
+// Those of a commit log, which come from goroutines of its own.
+const (
+	LogWrite = "log write" // before a write, that of zeros too
+	LogSync  = "log sync"  // before a sync of a file or of a folder of holders
 )
 
 // ErrDisk is what a disk answers that a test has broken.
@@ -57,6 +66,19 @@ type synced struct {
 	size  int64           // of a segment
 	cache *[2]int64       // from where on, and up to where, only the page cache has it
 	names map[string]bool // of a folder
+
+	// Of a file that is written in place: what the disk has, and where it may
+	// have something else by now, since that was written and not synced.
+	data  []byte
+	dirty []span
+}
+
+type span struct{ from, to int64 }
+
+// ofLog reports whether a file or folder is one of a commit log, whose files are
+// written in place.
+func ofLog(f *os.File) bool {
+	return strings.Contains(f.Name(), "/holders/") || strings.HasSuffix(f.Name(), "/holders")
 }
 
 // Faulty returns the same store with faults before it, and without a commit
@@ -140,6 +162,32 @@ type shortWrite struct {
 }
 
 func (*shortWrite) Error() string { return "short write" }
+
+// FailLog makes the n-th write, or sync, of a commit log fail. What was written
+// stays readable.
+func (x *Faults) FailLog(point string, n int, err error) {
+	x.add(point, n, func(*os.File) error { return err })
+}
+
+// ShortLog makes the n-th write of a commit log store only its first bytes.
+func (x *Faults) ShortLog(n, keep int, err error) {
+	x.add(LogWrite, n, func(*os.File) error { return &shortWrite{keep, err} })
+}
+
+// CacheLog makes the n-th sync of a commit log fail, and the disk keep what it
+// had: the page cache shows what was written, and no later sync stores it.
+func (x *Faults) CacheLog(n int, err error) {
+	x.add(LogSync, n, func(f *os.File) error {
+		fi, e := f.Stat()
+		if e != nil {
+			return e
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.kept(fi).dirty = nil
+		return err
+	})
+}
 
 // FailSync makes the n-th sync fail. What was written stays readable, as it
 // does in the page cache.
@@ -269,17 +317,26 @@ func (x *Faults) HoldSync(t testing.TB) *Hold {
 
 func (x *Faults) write(f *os.File, b []byte) (n int, err error) {
 	short := (*shortWrite)(nil)
-	if err := x.pass(Write, f); errors.As(err, &short) {
+	point, inPlace, over := Write, ofLog(f), false
+	if inPlace {
+		point = LogWrite
+	}
+	if err := x.pass(point, f); errors.As(err, &short) {
 		b = b[:min(short.keep, len(b))]
 	} else if err != nil {
 		return 0, err
 	}
+	if inPlace {
+		if over, err = x.mark(f, len(b)); err != nil {
+			return 0, err
+		}
+	}
 	x.mu.Lock()
-	full := x.full && len(b) > x.free
+	full := x.full && !over && len(b) > x.free
 	if full {
 		b = b[:x.free]
 	}
-	if x.full {
+	if x.full && !over {
 		x.free -= len(b)
 	}
 	x.mu.Unlock()
@@ -296,6 +353,35 @@ func (x *Faults) write(f *os.File, b []byte) (n int, err error) {
 	return n, err
 }
 
+// mark notes that so many bytes are about to be written where a file is, and
+// reports whether there is room for them in it.
+func (x *Faults) mark(f *os.File, n int) (over bool, err error) {
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return false, err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k := x.kept(fi)
+	k.dirty = append(k.dirty, span{at, at + int64(n)})
+	return at+int64(n) <= fi.Size(), nil
+}
+
+// stored notes that a sync has stored what was dirty when it began.
+func (k *synced) stored(was []span, b [][]byte) {
+	for i, s := range was {
+		if end := s.from + int64(len(b[i])); int64(len(k.data)) < end {
+			k.data = append(k.data, make([]byte, end-int64(len(k.data)))...)
+		}
+		copy(k.data[s.from:], b[i])
+	}
+	k.dirty = k.dirty[min(len(was), len(k.dirty)):]
+}
+
 func (x *Faults) sync(f *os.File) error {
 	x.mu.Lock()
 	noSync, hold := x.noSync, x.hold
@@ -303,7 +389,11 @@ func (x *Faults) sync(f *os.File) error {
 	if noSync {
 		return nil
 	}
-	if err := x.pass(Sync, f); err != nil {
+	point, inPlace := Sync, ofLog(f)
+	if inPlace {
+		point = LogSync
+	}
+	if err := x.pass(point, f); err != nil {
 		return err
 	}
 	if hold != nil {
@@ -325,6 +415,21 @@ func (x *Faults) sync(f *os.File) error {
 			names[e.Name()] = true
 		}
 	}
+	var dirty []span
+	var written [][]byte
+	if inPlace && !fi.IsDir() {
+		x.mu.Lock()
+		dirty = slices.Clone(x.kept(fi).dirty)
+		x.mu.Unlock()
+		for _, s := range dirty {
+			b := make([]byte, s.to-s.from)
+			n, err := f.ReadAt(b, s.from)
+			if err != nil && err != io.EOF {
+				return err
+			}
+			written = append(written, b[:n])
+		}
+	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
@@ -332,6 +437,7 @@ func (x *Faults) sync(f *os.File) error {
 	defer x.mu.Unlock()
 	k := x.kept(fi)
 	k.size, k.names = fi.Size(), names
+	k.stored(dirty, written)
 	return nil
 }
 
