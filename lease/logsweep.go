@@ -21,35 +21,36 @@ func (h *Holders) leadsTo(holder string, dir *os.Root) bool {
 	return err == nil && os.SameFile(own, at)
 }
 
-// superseded reports whether a segment has a successor with a durable seal,
-// behind which no log adds anything to it.
+// superseded reports whether a segment is behind a durable seal that nobody can
+// overlook, so that no log adds anything to it any more. That is one in the
+// newest slot: who has claimed a slot behind a seal may have looked before it was
+// written, and goes on from this segment with what the log has of it.
 func (h *Holders) superseded(session string, epoch uint64, faults *Faults) bool {
 	d, err := h.session(session, faults)
 	if err != nil {
 		return errors.Is(err, schema.NotFound)
 	}
 	defer d.Close()
-	list, err := d.Segments()
-	if err != nil {
+	newest := func() uint64 {
+		list, err := d.Segments()
+		if err != nil || len(list) == 0 {
+			return 0
+		}
+		return list[len(list)-1].Epoch
+	}
+	sealed := func(epoch uint64) bool {
+		e, err := d.evidence(epoch)
+		return err == nil && e.Sealed
+	}
+	top := newest()
+	if top <= epoch || !sealed(top) {
 		return false
 	}
-	for _, g := range list {
-		if g.Epoch <= epoch {
-			continue
-		}
-		e, err := d.evidence(g.Epoch)
-		if err != nil || !e.Sealed {
-			continue
-		}
-		// It may have been seen in the page cache alone.
-		if _, err := d.Settle(g.Epoch); err != nil {
-			continue
-		}
-		if e, err := d.evidence(g.Epoch); err == nil && e.Sealed {
-			return true
-		}
+	// It may have been seen in the page cache alone.
+	if _, err := d.Settle(top); err != nil || !sealed(top) {
+		return false
 	}
-	return false
+	return newest() == top // who claims behind it from now on sees it
 }
 
 func (h *Holders) session(session string, faults *Faults) (*Dir, error) {
