@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"steno/journal"
@@ -10,14 +11,19 @@ import (
 )
 
 // points are all places at which the power may be cut.
-var points = []string{journaltest.Write, journaltest.Sync, journaltest.Claimed, journaltest.Written, journaltest.Synced, journaltest.Checked}
+var points = []string{journaltest.Write, journaltest.Sync, journaltest.Claimed, journaltest.Written, journaltest.Synced, journaltest.Checked,
+	journaltest.LogMake, journaltest.LogWrite, journaltest.LogSync}
 
 // cutter takes the power away at every point of a workload, in every way, and
 // notes what is then wrong with the log.
 type cutter struct {
-	t            *testing.T
-	store        *journal.Files
-	faults       *journaltest.Faults
+	t      *testing.T
+	store  *journal.Files
+	faults *journaltest.Faults
+	logged bool
+	plain  bool // who comes after the power cut does not look into the log
+
+	mu           sync.Mutex // a commit log passes its points beside all else
 	acknowledged []schema.Head
 	full         func() // called once, when an append finds the disk full
 	handed       bool   // an append is under way
@@ -25,10 +31,20 @@ type cutter struct {
 	wrong        []string
 }
 
-func newCutter(t *testing.T) *cutter {
-	c := &cutter{t: t}
-	c.store, c.faults = journaltest.Faulty(journaltest.Files(t))
+func newCutter(t *testing.T) *cutter { return newCutterWith(t, false) }
+
+func newCutterWith(t *testing.T, logged bool) *cutter {
+	c := &cutter{t: t, logged: logged}
+	c.store, c.faults = journaltest.FaultyEither(journaltest.Files(t), logged)
 	return c
+}
+
+// fails makes the next append fail where its lines would become durable, so that
+// nothing goes on.
+func (c *cutter) fails() {
+	c.faults.FailLog(journaltest.LogSync, 1, journaltest.ErrDisk)
+	c.faults.FailSync(1, journaltest.ErrDisk)
+	c.faults.FailSync(2, journaltest.ErrDisk) // of the claim that would follow
 }
 
 // everywhere arms all points; a point is passed n times at most.
@@ -41,11 +57,17 @@ func (c *cutter) everywhere(n int) {
 }
 
 func (c *cutter) cut(where string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	disk := c.faults.Disk(c.t, c.store)
 	bytes, names := disk.Lost()
 	for _, cut := range journaltest.Cuts {
 		c.add(c.handed, bytes, names)
-		image, faults := journaltest.Faulty(disk.Cut(cut).Files(c.t))
+		img := disk.Cut(cut)
+		if c.plain {
+			img.LeaveOutLogs()
+		}
+		image, faults := journaltest.FaultyEither(img.Files(c.t), c.logged)
 		faults.LeaveOutSync() // the image itself need not last
 		j, err := journal.Open(ctx, image, "s1", journaltest.Options())
 		if err != nil {
@@ -79,16 +101,28 @@ func (c *cutter) open() *journal.Journal {
 		c.t.Fatal(err)
 	}
 	c.t.Cleanup(func() { j.Close() })
-	c.acknowledged = append(c.acknowledged, j.Head())
+	c.tell(j.Head())
 	return j
+}
+
+func (c *cutter) tell(h schema.Head) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acknowledged = append(c.acknowledged, h)
+}
+
+func (c *cutter) hand(handed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handed = handed
 }
 
 func (c *cutter) append(j *journal.Journal) {
 	c.t.Helper()
-	c.handed = true
+	c.hand(true)
 	journaltest.Append(c.t, j, journaltest.Note("one"), journaltest.Note("two"))
-	c.handed = false
-	c.acknowledged = append(c.acknowledged, j.Head())
+	c.hand(false)
+	c.tell(j.Head())
 }
 
 func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
@@ -97,14 +131,13 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			j := c.open()
 			c.append(j)
 			journaltest.Release(c.t, j)
-			c.acknowledged = append(c.acknowledged, j.Head())
+			c.tell(j.Head())
 			c.append(c.open())
 		},
 		"a writer that dies between its write and its sync": func(c *cutter) {
 			j := c.open()
 			c.append(j)
-			c.faults.FailSync(1, journaltest.ErrDisk)
-			c.faults.FailSync(2, journaltest.ErrDisk) // so it cannot go on
+			c.fails()
 			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
 				c.t.Fatal("the sync did not fail")
 			}
@@ -114,8 +147,7 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 		"a writer that dies before its sync, and a claimant after it": func(c *cutter) {
 			j := c.open()
 			c.append(j)
-			c.faults.FailSync(1, journaltest.ErrDisk)
-			c.faults.FailSync(2, journaltest.ErrDisk) // so it cannot go on
+			c.fails()
 			if _, err := j.Append(ctx, journaltest.Note("written")); err == nil {
 				c.t.Fatal("the sync did not fail")
 			}
@@ -158,32 +190,56 @@ func TestAPowerCutTakesNothingThatWasAcknowledged(t *testing.T) {
 			c.append(c.open())
 		},
 	}
-	for name, work := range workloads {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			c := newCutter(t)
-			c.everywhere(20)
-			work(c)
-			c.cut("end")
-			for _, w := range c.wrong {
-				t.Error(w)
-			}
-			if least := 60; c.all < least {
-				t.Errorf("the power was cut only %d times", c.all)
-			}
-			journaltest.Tried("power, %s: %s", name, c.cuts)
-		})
-	}
+	journaltest.Either(t, func(t *testing.T, logged bool) {
+		for name, work := range workloads {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c := newCutterWith(t, logged)
+				c.everywhere(20)
+				work(c)
+				c.cut("end")
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				for _, w := range c.wrong {
+					t.Error(w)
+				}
+				if least := 60; c.all < least {
+					t.Errorf("the power was cut only %d times", c.all)
+				}
+				journaltest.Tried("power, %s, commit log %t: %s", name, logged, c.cuts)
+			})
+		}
+	})
 }
 
 // Without its syncs the same workload must lose something.
 func TestThePowerCutNoticesAMissingSync(t *testing.T) {
-	c := newCutter(t)
-	c.faults.LeaveOutSync()
-	c.append(c.open())
-	c.cut("end")
-	if len(c.wrong) == 0 {
-		t.Error("nothing was synced, and nothing is missing after a power cut")
+	journaltest.Either(t, func(t *testing.T, logged bool) {
+		c := newCutterWith(t, logged)
+		c.faults.LeaveOutSync()
+		c.append(c.open())
+		c.cut("end")
+		if len(c.wrong) == 0 {
+			t.Error("nothing was synced, and nothing is missing after a power cut")
+		}
+	})
+}
+
+// So it must without the syncs of the log, and if nobody reads the log.
+func TestThePowerCutNoticesAMissingLog(t *testing.T) {
+	for name, leaveOut := range map[string]func(*cutter){
+		"no sync of the log": func(c *cutter) { c.faults.LeaveOutLogSync() },
+		"nobody reads it":    func(c *cutter) { c.plain = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCutterWith(t, true)
+			leaveOut(c)
+			c.append(c.open())
+			c.cut("end")
+			if len(c.wrong) == 0 {
+				t.Error("nothing is missing after a power cut")
+			}
+		})
 	}
 }
 

@@ -3,6 +3,8 @@ package journal_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"sync"
 	"testing"
 
 	"steno/journal"
@@ -19,6 +21,9 @@ type scenario struct {
 	faults *journaltest.Faults
 	told   []schema.Head
 	step   int // of the scenario, told when something is wrong
+
+	mu  sync.Mutex // a commit log passes its points beside all else
+	log *rand.Rand // the choices there
 
 	now     *journal.Journal // who has the session, if anybody
 	zombies []*journal.Journal
@@ -92,31 +97,51 @@ func after(t *testing.T, store journal.Store, told []schema.Head, where func() s
 }
 
 func (s *scenario) cut(point string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.t.Failed() {
 		return
 	}
 	disk := s.faults.Disk(s.t, s.store)
 	bytes, names := disk.Lost()
 	s.cuts.add(s.appends > 0, bytes, names)
-	img := disk.Random(s.r)
+	r := s.r
+	if s.log != nil {
+		r = s.log
+	}
+	img := disk.Random(r)
 	where := func() string {
 		kept := img.Files(s.t)
 		journaltest.Keep(s.t, kept.Dir())
 		return fmt.Sprintf("step %d, at %s, %d bytes and %d names not synced", s.step, point, bytes, names)
 	}
-	if s.r.IntN(8) > 0 {
+	if r.IntN(8) > 0 && !img.Logged() {
 		after(s.t, img.Memory(), s.told, where)
 		return
 	}
-	store, faults := journaltest.Faulty(img.Files(s.t))
+	store, faults := journaltest.FaultyEither(img.Files(s.t), r.IntN(8) == 0)
 	faults.LeaveOutSync() // the image itself need not last
 	after(s.t, store, s.told, where)
 }
 
-func (s *scenario) tell(records []journal.Record) {
+func (s *scenario) tell(records ...journal.Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, r := range records {
 		s.told = append(s.told, r.Head())
 	}
+}
+
+func (s *scenario) tellHead(h schema.Head) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, h)
+}
+
+func (s *scenario) hand(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.appends += n
 }
 
 // open opens the session, past a holder if force is set. What a fault makes of
@@ -129,7 +154,7 @@ func (s *scenario) open(force bool) {
 		s.forced = true // perhaps; the next opening need not force
 		return
 	}
-	s.told = append(s.told, j.Head())
+	s.tellHead(j.Head())
 	s.now, s.forced = j, force
 }
 
@@ -141,10 +166,10 @@ func (s *scenario) append(j *journal.Journal) (ok bool) {
 	if s.r.IntN(16) == 0 { // a value that becomes a blob; now and then one that is there already
 		notes[0] = journaltest.Note(fmt.Sprintf("%0*d", 300<<10, s.r.IntN(3)))
 	}
-	s.appends++
+	s.hand(1)
 	records, err := j.Append(ctx, notes...)
-	s.appends--
-	s.tell(records)
+	s.hand(-1)
+	s.tell(records...)
 	return err == nil
 }
 
@@ -163,10 +188,29 @@ func (s *scenario) run(steps int) {
 			s.close(j)
 		}
 	}()
-	for s.step = 1; s.step <= steps && !s.t.Failed(); s.step++ {
+	for step := 1; step <= steps && !s.t.Failed(); step++ {
+		s.mu.Lock()
+		s.step = step
+		s.mu.Unlock()
 		if s.now == nil {
 			s.open(false)
 			continue
+		}
+		if s.log != nil { // one of those that a log has too, now and then
+			switch n := 1 + s.r.IntN(3); s.r.IntN(40) {
+			case 0:
+				s.faults.FailLog(journaltest.LogWrite, n, journaltest.ErrDisk)
+			case 1:
+				s.faults.ShortLog(n, s.r.IntN(1200), journaltest.ErrDisk)
+			case 2:
+				s.faults.FailLog(journaltest.LogSync, n, journaltest.ErrDisk)
+			case 3, 4:
+				s.faults.CacheLog(n, journaltest.ErrDisk)
+			case 5:
+				s.faults.FailLog(journaltest.LogMake, n, journaltest.ErrDisk)
+			case 6, 7:
+				s.faults.CacheSync(n, journaltest.ErrDisk)
+			}
 		}
 		switch op := s.r.IntN(16); op {
 		default:
@@ -176,7 +220,7 @@ func (s *scenario) run(steps int) {
 			}
 		case 0:
 			if s.now.Release(ctx, "done") == nil {
-				s.told = append(s.told, s.now.Head())
+				s.tellHead(s.now.Head())
 			}
 			s.now = nil
 		case 1: // it dies, twice
@@ -215,10 +259,17 @@ func (s *scenario) run(steps int) {
 }
 
 func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
+	journaltest.Either(t, randomScenarios)
+}
+
+func randomScenarios(t *testing.T, logged bool) {
 	seed := journaltest.Seed(t)
 	// So many cuts in which an append could lose something; a scenario has some
 	// 40 of them, and a poor one has none.
 	least := journaltest.Amount(150, 1000, 5000)
+	if logged { // of which every image is read from files
+		least = journaltest.Amount(100, 500, 5000)
+	}
 	var told, n int
 	var sum cuts
 	t.Run("scenarios", func(t *testing.T) {
@@ -227,8 +278,13 @@ func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
 				s := &scenario{t: t, r: journaltest.Rand(seed, n)}
 				files := journaltest.Files(t)
 				journaltest.Keep(t, files.Dir())
-				s.store, s.faults = journaltest.Faulty(files)
+				s.store, s.faults = journaltest.FaultyEither(files, logged)
+				if logged {
+					s.log = journaltest.Rand(seed, n, "log")
+				}
 				s.run(30)
+				s.mu.Lock()
+				defer s.mu.Unlock()
 				told += len(s.told)
 				sum = cuts{sum.all + s.all, sum.count + s.count, sum.lossy + s.lossy}
 			})
@@ -237,38 +293,65 @@ func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
 	if sum.lossy < least && !t.Failed() {
 		t.Errorf("in %d scenarios only %d cuts could lose anything", n, sum.lossy)
 	}
-	journaltest.Tried("power, in random scenarios: %d scenarios, %s, %d acknowledged records, seed %d", n, sum, told, seed)
+	journaltest.Tried("power, in random scenarios, commit log %t: %d scenarios, %s, %d acknowledged records, seed %d", logged, n, sum, told, seed)
 }
 
 // Every step of a session of three epochs and a claim that died, and after
 // each every state that the disk may be in.
 func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
-	store, faults := journaltest.Faulty(journaltest.Files(t))
-	step := journaltest.Amount(197, 29, 5)
+	journaltest.Either(t, everyStep)
+}
+
+func everyStep(t *testing.T, logged bool) {
+	store, faults := journaltest.FaultyEither(journaltest.Files(t), logged)
+	step, each := journaltest.Amount(197, 29, 5), 1
+	if logged { // of which every image is read from files: not all of them then
+		step, each = journaltest.Amount(1009, 499, 97), journaltest.Amount(97, 47, 5)
+	}
+	var mu sync.Mutex // a commit log passes its points beside all else
 	var told []schema.Head
 	var sum cuts
-	var steps int
+	var steps, images int
 	handed := false
 	faults.Each(func(point string) {
+		mu.Lock()
+		defer mu.Unlock()
 		steps++
 		disk := faults.Disk(t, store)
 		bytes, names := disk.Lost()
 		disk.All(step, func(img journaltest.Image) {
-			if t.Failed() {
+			if images++; t.Failed() || images%each != 0 {
 				return
 			}
 			sum.add(handed, bytes, names)
-			after(t, img.Memory(), told, func() string {
+			where := func() string {
 				kept := img.Files(t)
 				journaltest.Keep(t, kept.Dir())
 				return fmt.Sprintf("step %d, at %s", steps, point)
-			})
+			}
+			if !img.Logged() {
+				after(t, img.Memory(), told, where)
+				return
+			}
+			files := img.Files(t)
+			store, faults := journaltest.Faulty(files)
+			faults.LeaveOutSync() // the image itself need not last
+			after(t, store, told, where)
+			must(t, files.Close())
+			must(t, os.RemoveAll(files.Dir()))
 		})
 	})
+	hand := func(now bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		handed = now
+	}
 	write := func(j *journal.Journal, notes ...journal.Entry) {
-		handed = true
+		hand(true)
 		records, _ := j.Append(ctx, notes...)
-		handed = false
+		hand(false)
+		mu.Lock()
+		defer mu.Unlock()
 		for _, r := range records {
 			told = append(told, r.Head())
 		}
@@ -278,14 +361,20 @@ func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		told = append(told, j.Head())
 		return j
 	}
 	j := open()
 	write(j, journaltest.Note("a"), journaltest.Note("b"))
 	write(j, journaltest.Note("c"))
+	faults.FailLog(journaltest.LogSync, 1, journaltest.ErrDisk)
 	faults.LoseSync(1, journaltest.ErrDisk)
 	write(j, journaltest.Note("its sync fails"))
+	if logged { // of whose lines the disk has none yet
+		write(j, journaltest.Note("in the next file"))
+	}
 	must(t, j.Close())
 	faults.FailSync(5, journaltest.ErrDisk) // of its seal
 	if j, err := journal.Open(ctx, store, "s1", journaltest.Options()); err == nil {
@@ -295,12 +384,16 @@ func TestPowerCutAtEveryStepInEveryWay(t *testing.T) {
 	j = open()
 	write(j, journaltest.Note("d"))
 	must(t, j.Release(ctx, "done"))
+	mu.Lock()
 	told = append(told, j.Head())
+	mu.Unlock()
 	faults.Each(nil)
+	mu.Lock()
+	defer mu.Unlock()
 	if least := 40; steps < least {
 		t.Errorf("there were only %d steps", steps)
 	}
-	journaltest.Tried("power, at every step of three epochs: %d steps, %s, every file end that is a multiple of %d", steps, sum, step)
+	journaltest.Tried("power, at every step of three epochs, commit log %t: %d steps, %s, every file end that is a multiple of %d, each %d. of those", logged, steps, sum, step, each)
 }
 
 func newest(t *testing.T, store journal.Store) uint64 {

@@ -82,6 +82,8 @@ type Faults struct {
 	Drop  func(f *os.File) error                  // instead of dropping the pages of a file
 	Check func(real func() error) error           // around the successor check
 	At    func(point string)                      // called between the steps: listed, claimed, written, synced, checked
+
+	LogSize int64 // of every file of a commit log, instead of what the product takes
 }
 
 func (f *Faults) at(point string) {

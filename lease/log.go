@@ -84,6 +84,9 @@ var errNoLog = errors.New("the commit log does not have it")
 func newLog(holders *Holders, holder string, faults *Faults) *Log {
 	l := &Log{holders: holders, holder: holder, faults: faults, wake: make(chan struct{}, 1),
 		batch: &commit{done: make(chan struct{})}, next: firstLog, making: true}
+	if faults != nil && faults.LogSize > 0 {
+		l.next = faults.LogSize
+	}
 	l.change.L = &l.mu
 	l.done.Add(2)
 	go l.commits()
@@ -282,7 +285,9 @@ func (l *Log) make() {
 	}
 	l.free = append(l.free, f)
 	l.total += f.size
-	l.next = min(2*size, maxLog)
+	if l.faults == nil || l.faults.LogSize == 0 {
+		l.next = min(2*size, maxLog)
+	}
 }
 
 // folder makes the folder of the holder, with a name that lasts.

@@ -194,6 +194,13 @@ func (s *Slot) append(lines []byte, last bool) error {
 			return err
 		}
 	}
+	// Behind a last line nobody looks into the log: where that has reached the
+	// disk, all before it must be there.
+	if last {
+		if err := s.settle(); err != nil {
+			return schema.AsError(err).With("outcome", "not_stored")
+		}
+	}
 	at := s.size.Load()
 	if err := s.write(lines); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -106,7 +107,8 @@ func (x *Faults) Disk(t testing.TB, store *journal.Files) (d Disk) {
 			}
 			k := x.kept(fi)
 			if logFile {
-				f.Data, f.Synced, f.Kept = trim(f.Data), trim(slices.Clone(k.data)), len(f.Data)
+				f.Data, f.Synced = trim(f.Data), trim(slices.Clone(k.data))
+				f.Kept = len(f.Data)
 				for _, s := range k.dirty {
 					f.parts = append(f.parts, sectors(int(s.from), min(int(s.to), len(f.Data)))...)
 				}
@@ -345,6 +347,11 @@ func (img Image) Logged() bool {
 		}
 	}
 	return false
+}
+
+// LeaveOutLogs takes all files of commit logs away.
+func (img Image) LeaveOutLogs() {
+	maps.DeleteFunc(img, func(path string, _ []byte) bool { return strings.HasPrefix(path, "holders") })
 }
 
 // Memory puts the segments and blobs of the image into a store in memory, which

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -28,12 +27,6 @@ const (
 	Removed = "removed" // a file of a packed or removed session is gone
 )
 
-// Those of a commit log, which come from goroutines of its own.
-const (
-	LogWrite = "log write" // before a write, that of zeros too
-	LogSync  = "log sync"  // before a sync of a file or of a folder of holders
-)
-
 // ErrDisk is what a disk answers that a test has broken.
 var ErrDisk = errors.New("the disk says no")
 
@@ -50,6 +43,7 @@ type Faults struct {
 	full    bool
 	free    int // bytes that still fit, if it is full
 	noSync  bool
+	noLog   bool // no sync of a commit log
 	noDrop  bool
 	look    func() error // in place of the successor check
 	files   []*synced
@@ -63,9 +57,10 @@ type action struct {
 // synced is what a disk must still have after a power cut.
 type synced struct {
 	info  os.FileInfo
-	size  int64           // of a segment
-	cache *[2]int64       // from where on, and up to where, only the page cache has it
-	names map[string]bool // of a folder
+	size  int64              // of a segment
+	cache *[2]int64          // from where on, and up to where, only the page cache has it
+	names map[string]bool    // of a folder
+	told  map[*os.File]error // which descriptors know of a failure, and which are yet to be told
 
 	// Of a file that is written in place: what the disk has, and where it may
 	// have something else by now, since that was written and not synced.
@@ -73,23 +68,32 @@ type synced struct {
 	dirty []span
 }
 
-type span struct{ from, to int64 }
-
-// ofLog reports whether a file or folder is one of a commit log, whose files are
-// written in place.
-func ofLog(f *os.File) bool {
-	return strings.Contains(f.Name(), "/holders/") || strings.HasSuffix(f.Name(), "/holders")
-}
-
 // Faulty returns the same store with faults before it, and without a commit
 // log, so that each append is one write and one sync.
-func Faulty(f *journal.Files) (*journal.Files, *Faults) { return FaultyLog(f.WithoutLog()) }
+func Faulty(f *journal.Files) (*journal.Files, *Faults) { return faulty(f.WithoutLog()) }
 
-// FaultyLog returns the same store with faults before it. With a commit log its
-// writes and syncs pass here, too.
-func FaultyLog(f *journal.Files) (*journal.Files, *Faults) {
+// FaultyLog returns the same store with faults before it, and a commit log of
+// such small files that they are soon used again.
+func FaultyLog(f *journal.Files) (*journal.Files, *Faults) { return faulty(f) }
+
+// FaultyEither is FaultyLog or Faulty.
+func FaultyEither(f *journal.Files, logged bool) (*journal.Files, *Faults) {
+	if logged {
+		return FaultyLog(f)
+	}
+	return Faulty(f)
+}
+
+// Either runs a test with a commit log and without.
+func Either(t *testing.T, f func(t *testing.T, logged bool)) {
+	t.Helper()
+	t.Run("log", func(t *testing.T) { f(t, true) })
+	t.Run("plain", func(t *testing.T) { f(t, false) })
+}
+
+func faulty(f *journal.Files) (*journal.Files, *Faults) {
 	x := &Faults{seen: map[string]int{}, actions: map[string][]action{}}
-	return f.WithFaults(&lease.Faults{Write: x.write, Sync: x.sync, Drop: x.drop, Check: x.check, At: func(point string) { x.pass(point, nil) }}), x
+	return f.WithFaults(&lease.Faults{Write: x.write, Sync: x.sync, Drop: x.drop, Check: x.check, At: func(point string) { x.pass(point, nil) }, LogSize: 8 << 10}), x
 }
 
 // pass counts a point and does what is to be done there, outside the lock.
@@ -163,32 +167,6 @@ type shortWrite struct {
 
 func (*shortWrite) Error() string { return "short write" }
 
-// FailLog makes the n-th write, or sync, of a commit log fail. What was written
-// stays readable.
-func (x *Faults) FailLog(point string, n int, err error) {
-	x.add(point, n, func(*os.File) error { return err })
-}
-
-// ShortLog makes the n-th write of a commit log store only its first bytes.
-func (x *Faults) ShortLog(n, keep int, err error) {
-	x.add(LogWrite, n, func(*os.File) error { return &shortWrite{keep, err} })
-}
-
-// CacheLog makes the n-th sync of a commit log fail, and the disk keep what it
-// had: the page cache shows what was written, and no later sync stores it.
-func (x *Faults) CacheLog(n int, err error) {
-	x.add(LogSync, n, func(f *os.File) error {
-		fi, e := f.Stat()
-		if e != nil {
-			return e
-		}
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		x.kept(fi).dirty = nil
-		return err
-	})
-}
-
 // FailSync makes the n-th sync fail. What was written stays readable, as it
 // does in the page cache.
 func (x *Faults) FailSync(n int, err error) {
@@ -214,6 +192,7 @@ func (x *Faults) LoseSync(n int, err error) {
 // CacheSync makes the n-th sync fail and leaves what it should have stored in
 // the page cache alone, as the kernel does: it can be read, the next sync
 // answers success, and it is gone when the pages are dropped, or with the power.
+// Who had written or synced by another descriptor before hears of it too, once.
 func (x *Faults) CacheSync(n int, err error) {
 	x.add(Sync, n, func(f *os.File) error {
 		fi, e := f.Stat()
@@ -222,9 +201,14 @@ func (x *Faults) CacheSync(n int, err error) {
 		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		if k := x.kept(fi); k.size < fi.Size() {
+		k := x.kept(fi)
+		if k.size < fi.Size() {
 			k.cache = &[2]int64{k.size, fi.Size()}
 		}
+		for g := range k.told {
+			k.told[g] = err
+		}
+		k.told[f] = nil
 		return err
 	})
 }
@@ -317,26 +301,21 @@ func (x *Faults) HoldSync(t testing.TB) *Hold {
 
 func (x *Faults) write(f *os.File, b []byte) (n int, err error) {
 	short := (*shortWrite)(nil)
-	point, inPlace, over := Write, ofLog(f), false
-	if inPlace {
-		point = LogWrite
-	}
+	point := x.point(Write, f)
 	if err := x.pass(point, f); errors.As(err, &short) {
 		b = b[:min(short.keep, len(b))]
 	} else if err != nil {
 		return 0, err
 	}
-	if inPlace {
-		if over, err = x.mark(f, len(b)); err != nil {
-			return 0, err
-		}
+	if err := x.mark(f, len(b), point != Write); err != nil {
+		return 0, err
 	}
 	x.mu.Lock()
-	full := x.full && !over && len(b) > x.free
+	full := x.full && point != LogWrite && len(b) > x.free
 	if full {
 		b = b[:x.free]
 	}
-	if x.full && !over {
+	if x.full && point != LogWrite {
 		x.free -= len(b)
 	}
 	x.mu.Unlock()
@@ -353,47 +332,18 @@ func (x *Faults) write(f *os.File, b []byte) (n int, err error) {
 	return n, err
 }
 
-// mark notes that so many bytes are about to be written where a file is, and
-// reports whether there is room for them in it.
-func (x *Faults) mark(f *os.File, n int) (over bool, err error) {
-	at, err := f.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return false, err
-	}
-	fi, err := f.Stat()
-	if err != nil {
-		return false, err
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	k := x.kept(fi)
-	k.dirty = append(k.dirty, span{at, at + int64(n)})
-	return at+int64(n) <= fi.Size(), nil
-}
-
-// stored notes that a sync has stored what was dirty when it began.
-func (k *synced) stored(was []span, b [][]byte) {
-	for i, s := range was {
-		if end := s.from + int64(len(b[i])); int64(len(k.data)) < end {
-			k.data = append(k.data, make([]byte, end-int64(len(k.data)))...)
-		}
-		copy(k.data[s.from:], b[i])
-	}
-	k.dirty = k.dirty[min(len(was), len(k.dirty)):]
-}
-
 func (x *Faults) sync(f *os.File) error {
 	x.mu.Lock()
-	noSync, hold := x.noSync, x.hold
+	noSync, noLog, hold := x.noSync, x.noLog, x.hold
 	x.mu.Unlock()
 	if noSync {
 		return nil
 	}
-	point, inPlace := Sync, ofLog(f)
-	if inPlace {
-		point = LogSync
+	point := x.point(Sync, f)
+	if err := x.pass(point, f); err != nil || point == LogSync && noLog {
+		return err
 	}
-	if err := x.pass(point, f); err != nil {
+	if err := x.owed(f); err != nil {
 		return err
 	}
 	if hold != nil {
@@ -417,7 +367,7 @@ func (x *Faults) sync(f *os.File) error {
 	}
 	var dirty []span
 	var written [][]byte
-	if inPlace && !fi.IsDir() {
+	if point != Sync && !fi.IsDir() {
 		x.mu.Lock()
 		dirty = slices.Clone(x.kept(fi).dirty)
 		x.mu.Unlock()
@@ -447,7 +397,7 @@ func (x *Faults) kept(fi os.FileInfo) *synced {
 			return k
 		}
 	}
-	k := &synced{info: fi}
+	k := &synced{info: fi, told: map[*os.File]error{}}
 	x.files = append(x.files, k)
 	return k
 }
