@@ -289,7 +289,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 		}
 		entries = append(entries, Entry{Type: schema.TypeSessionStarted, Data: data})
 	}
-	_, err = j.append(ctx, false, entries) // who cannot open a session is told so at once
+	_, err = j.appendAlone(ctx, entries) // who cannot open a session is told so at once
 	return err
 }
 

@@ -9,3 +9,10 @@ func (j *Journal) Waiting() error {
 	defer j.mu.Unlock()
 	return j.full
 }
+
+// Queued is how many appends wait for the one that is under way.
+func Queued(j *Journal) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.queue)
+}

@@ -23,12 +23,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 
-	"steno/lease"
 	"steno/schema"
 )
 
@@ -51,6 +52,7 @@ type Journal struct {
 	writer  Writer        // of whoever has the lane
 
 	mu     sync.Mutex
+	queue  []*part // appends that wait for the lane, to share a write
 	epoch  uint64
 	state  State
 	full   error         // why an append waits for room; nil if none does
@@ -117,8 +119,9 @@ func (j *Journal) Err() error {
 	return j.dead
 }
 
-// Append writes entries as one write of whole lines, syncs, checks that there
-// is no successor, and only then applies the events and returns them.
+// Append writes entries as one write of whole lines, makes them durable, checks
+// that there is no successor, and only then applies the events and returns them.
+// Appends that arrive while one is under way share the next write.
 //
 // What the fold refuses, what does not fit its type (InvalidArgs) and a line
 // over MaxLine (LineTooLong) change nothing, and neither does a blob that
@@ -142,123 +145,7 @@ func (j *Journal) Err() error {
 // what became of the lines: not_stored, unknown, recorded or recorded_in_part;
 // what is unknown whoever opens the session next knows.
 func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error) {
-	return j.append(ctx, true, entries)
-}
-
-func (j *Journal) append(ctx context.Context, mayRoll bool, entries []Entry) ([]Record, error) {
-	if err := j.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer func() { <-j.lane }()
-	b, err := j.encode(context.Background(), entries)
-	if err != nil || len(b.fresh) == 0 {
-		return b.known, err
-	}
-	if err := j.put(ctx, b.blobs, mayRoll); err != nil {
-		if len(b.known) > 0 {
-			err = schema.AsError(err).With("outcome", outcomeOf(len(b.known), len(entries)))
-		}
-		return nil, err
-	}
-	// What may not roll is the seal, or the last line.
-	if _, err := j.writer.Append(context.Background(), b.lines, !mayRoll); err != nil {
-		if !mayRoll {
-			j.die(err)
-			return nil, err
-		}
-		return j.goOn(ctx, b, err)
-	}
-	j.mu.Lock()
-	j.fold(b.records, b.fresh)
-	j.mu.Unlock()
-	b.room.back()
-	if j.tell != nil { // it may take its time; the lane keeps the order
-		for i := range b.records {
-			j.tell(b.records[i])
-		}
-	}
-	if len(b.known) == 0 {
-		return b.records, nil
-	}
-	return append(b.known, b.records...), nil
-}
-
-// put stores blobs. One that does not fit is waited for like the lines: the
-// writer goes on after it.
-func (j *Journal) put(ctx context.Context, blobs []schema.Blob, mayWait bool) (err error) {
-	if len(blobs) == 0 {
-		return nil
-	}
-	defer j.wait(nil)
-	for i, pause := 0, firstPause; i < len(blobs); {
-		if err = j.writer.Put(context.Background(), &blobs[i]); err == nil {
-			i++
-			continue
-		}
-		if !mayWait || !lease.IsFull(err) {
-			return err
-		}
-		if stop := j.pause(ctx, err, pause); stop != nil {
-			return schema.AsError(stop).With("session", j.session).With("outcome", NotStored.String()).Cause(errors.Join(schema.AsError(stop).Err, err))
-		}
-		pause = min(2*pause, maxPause)
-	}
-	return nil
-}
-
-// enter takes the lane. ctx ends the wait for it only where an append before
-// waits for room on the disk.
-func (j *Journal) enter(ctx context.Context) error {
-	select {
-	case j.lane <- struct{}{}:
-		return nil
-	default:
-	}
-	select {
-	case j.lane <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-	}
-	j.mu.Lock()
-	stuck := j.stuck
-	j.mu.Unlock()
-	select {
-	case j.lane <- struct{}{}:
-		return nil
-	case <-stuck:
-		return schema.Errorf(schema.LogWriteFailed, "session %s waits for room on the disk", j.session).
-			With("session", j.session).With("outcome", NotStored.String()).Cause(ctx.Err())
-	}
-}
-
-// A batch is the entries of one append, ready to be written.
-type batch struct {
-	known   []Record       // recorded already: all, or the beginning
-	records []Record       // the others, as they are told and read back
-	fresh   []schema.Event // as the state is moved by them
-	lines   []byte
-	blobs   []schema.Blob
-	room    *room // that fresh is in
-}
-
-// A room is memory for the fresh events of one append, which the next may have.
-type room struct {
-	fresh  []schema.Event
-	fields []*schema.Fields
-}
-
-var rooms = sync.Pool{New: func() any { return new(room) }}
-
-// back gives a room back that nobody looks into any more.
-func (r *room) back() {
-	if len(r.fresh) > 8 {
-		return
-	}
-	clear(r.fresh)
-	for _, f := range r.fields {
-		f.Read(nil)
-	}
-	rooms.Put(r)
+	return j.append(ctx, entries)
 }
 
 // fold moves the state by records that are durable, from the end of what is
@@ -295,12 +182,14 @@ func (j *Journal) die(err error) {
 // the stored line.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// encode checks entries and makes their lines. The caller has the lane, and
-// nobody else moves anything; mu is not held while this reads or hashes, for
+// encode checks entries and makes their lines, behind those of a batch that is
+// yet to be written. The caller has the lane, and nobody else moves anything; mu is not held while this reads or hashes, for
 // others look at the journal meanwhile.
-func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
+func (j *Journal) encode(ctx context.Context, entries []Entry, before *batch) (batch, error) {
 	if err := j.Err(); err != nil {
-		return batch{}, err
+		e := *schema.AsError(err)
+		e.Details = maps.Clone(e.Details)
+		return batch{}, e.With("outcome", NotStored.String())
 	}
 	known, err := j.recorded(ctx, entries)
 	if err != nil || len(known) == len(entries) {
@@ -311,7 +200,10 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 	if err != nil {
 		return batch{}, err
 	}
-	now, prev := now(), j.sum
+	now, seq, prev := now(), j.seq, j.sum
+	if n := len(before.records); n > 0 {
+		seq, prev = before.records[n-1].Seq, before.records[n-1].Sum
+	}
 	total := 0
 	for _, in := range small {
 		if j.state == nil { // a state checks the data too
@@ -330,7 +222,7 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 	fresh := r.fresh[:0]
 	for i, in := range small {
 		e := &records[i].Event
-		*e = schema.Event{Session: j.session, Seq: j.seq + uint64(i) + 1, Epoch: j.epoch, ID: in.ID, Time: now,
+		*e = schema.Event{Session: j.session, Seq: seq + uint64(i) + 1, Epoch: j.epoch, ID: in.ID, Time: now,
 			Type: in.Type, Data: in.Data, Dur: j.seq, Prev: prev}
 		if e.ID == (ulid.ULID{}) {
 			e.ID = NewID()
@@ -351,7 +243,11 @@ func (j *Journal) encode(ctx context.Context, entries []Entry) (batch, error) {
 	r.fresh = fresh
 	if j.state != nil {
 		j.mu.Lock()
-		err := j.state.Check(fresh)
+		all := fresh
+		if len(before.fresh) > 0 {
+			all = slices.Concat(before.fresh, fresh)
+		}
+		err := j.state.Check(all)
 		j.mu.Unlock()
 		if err != nil {
 			return batch{}, err
@@ -373,7 +269,7 @@ func (j *Journal) Release(ctx context.Context, reason string) error {
 	if reason == schema.ReasonPacked || reason == schema.ReasonRemoved { // what Pack and Remove alone may say
 		reason = "asked for: " + reason
 	}
-	_, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterReleased, Data: schema.Released{Reason: reason}.Data()}})
+	_, err := j.appendAlone(ctx, []Entry{{Type: schema.TypeWriterReleased, Data: schema.Released{Reason: reason}.Data()}})
 	return errors.Join(err, j.Close())
 }
 

@@ -205,7 +205,7 @@ func (f *Files) lastWord(ctx context.Context, session, reason string, opt PackOp
 		return nil, errors.Join(err, j.Release(ctx, "not "+reason))
 	}
 	last := schema.Released{Reason: reason, By: opt.By, Why: opt.Reason}
-	if _, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterReleased, Data: last.Data()}}); err != nil {
+	if _, err := j.appendAlone(ctx, []Entry{{Type: schema.TypeWriterReleased, Data: last.Data()}}); err != nil {
 		return nil, errors.Join(err, j.Close())
 	}
 	return j, nil

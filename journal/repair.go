@@ -171,7 +171,7 @@ func (j *Journal) repair(ctx context.Context, before *Scan, claim schema.Claim, 
 		seal.Evidence = &schema.Evidence{State: string(s.Lease.State), Observed: p.observed(), By: opt.By, Reason: opt.Reason}
 	}
 	c.name(seal)
-	records, err := j.append(ctx, false, []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}})
+	records, err := j.appendAlone(ctx, []Entry{{Type: schema.TypeWriterOpened, Data: seal.Data()}})
 	if err != nil {
 		return out, err
 	}

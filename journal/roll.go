@@ -47,20 +47,21 @@ type claimed struct {
 
 // goOn returns once the records of a failed append are recorded, some of them
 // maybe by the write that failed. A full disk is waited for until ctx ends or
-// the journal is closed.
-func (j *Journal) goOn(ctx context.Context, b batch, why error) ([]Record, error) {
-	r := &roll{why: why, told: b.known, rest: b.records, fresh: b.fresh, behind: b.records, top: j.writer, epoch: j.epoch}
+// the journal is closed. With an error told is what is recorded all the same,
+// from the first record on, and kept how many are, -1 where nobody can tell.
+func (j *Journal) goOn(ctx context.Context, b batch, why error) (told []Record, kept int, err error) {
+	r := &roll{why: why, rest: b.records, fresh: b.fresh, behind: b.records, top: j.writer, epoch: j.epoch}
 	defer j.wait(nil)
 	defer func() { r.release(j.writer) }()
-	err := why
+	err = why
 	for pause := firstPause; !errors.Is(err, schema.SessionWriterLost); pause = min(2*pause, maxPause) {
 		if err = j.advance(r); err == nil {
 			r.release(j.writer)
 			if err = j.rewrite(r); err == nil {
-				return r.told, nil
+				return r.told, len(r.told), nil
 			}
 			if errors.Is(err, schema.LineTooLong) { // the larger numbers have made it so
-				return nil, schema.AsError(err).With("outcome", outcomeOf(len(r.told), len(b.known)+len(b.records)))
+				return r.told, len(r.told), err
 			}
 		}
 		if !lease.IsFull(err) {
@@ -71,7 +72,8 @@ func (j *Journal) goOn(ctx context.Context, b batch, why error) ([]Record, error
 			break
 		}
 	}
-	return nil, j.end(r, len(b.known)+len(b.records), err)
+	kept, err = j.end(r, err)
+	return r.told, kept, err
 }
 
 // advance claims the next epoch, reads what the disk has, seals, and applies
@@ -325,7 +327,7 @@ func (s *Scan) readBehind(ctx context.Context, g *segment, offset int64) {
 // end ends the journal after a roll that failed, and says what is known of the
 // append: what its caller is told is true, and details.roll says why the
 // journal did not go on.
-func (j *Journal) end(r *roll, of int, err error) error {
+func (j *Journal) end(r *roll, err error) (kept int, _ error) {
 	lost := errors.Is(err, schema.SessionWriterLost)
 	why := *schema.AsError(r.why)
 	if lost {
@@ -333,30 +335,31 @@ func (j *Journal) end(r *roll, of int, err error) error {
 	}
 	why.Details = maps.Clone(why.Details) // the writer goes on giving its own
 	if lost {
-		why.With("outcome", j.outcomeOfLoss(r, of))
+		kept = j.keptBySeal(r)
 	} else {
 		if lease.IsFull(err) {
 			why.Kind = schema.LogWriteFailed
 		}
 		why.Message += "; and the next epoch could not be begun: " + schema.AsError(err).Message
-		why.With("roll", string(schema.KindOf(err))).With("outcome", j.outcome(r, of)).Cause(errors.Join(r.why, err))
+		why.With("roll", string(schema.KindOf(err))).Cause(errors.Join(r.why, err))
+		kept = j.kept(r)
 	}
 	j.die(&why)
-	return &why
+	return kept, &why
 }
 
-// outcome is what is known of an append whose roll failed. Where none of its
-// lines is whole on the disk, none ever will be, since nothing is written there
-// any more.
-func (j *Journal) outcome(r *roll, of int) string {
+// kept is how many records of an append are recorded whose roll failed, -1 where
+// nobody can tell. Where none of its lines is whole on the disk, none ever will
+// be, since nothing is written there any more.
+func (j *Journal) kept(r *roll) int {
 	if schema.AsError(r.why).Details["outcome"] == NotStored.String() {
-		return outcomeOf(len(r.told), of)
+		return len(r.told)
 	}
 	n, _, tail, err := j.recordedBehind(context.Background(), j.writer, j.epoch, j.size, j.seq, j.sum, r.behind)
 	if err != nil || n > 0 || j.lastKept(context.Background(), tail) != nil {
-		return Unknown.String()
+		return -1
 	}
-	return outcomeOf(len(r.told), of)
+	return len(r.told)
 }
 
 func outcomeOf(recorded, of int) string {
@@ -369,13 +372,13 @@ func outcomeOf(recorded, of int) string {
 	return "recorded_in_part"
 }
 
-// outcomeOfLoss reads the seal of a successor: what it pins of our segment is
+// keptBySeal reads the seal of a successor: what it pins of our segment is
 // recorded, and nothing else ever will be.
-func (j *Journal) outcomeOfLoss(r *roll, of int) string {
+func (j *Journal) keptBySeal(r *roll) int {
 	ctx := context.Background()
 	s := NewScan(j.store, j.session, ScanOptions{})
 	if s.survey(ctx) != nil || s.byEpoch[j.epoch] == nil || s.byEpoch[j.epoch].pin == nil {
-		return Unknown.String()
+		return -1
 	}
 	pin := s.byEpoch[j.epoch].pin
 	for _, g := range s.segments {
@@ -384,19 +387,19 @@ func (j *Journal) outcomeOfLoss(r *roll, of int) string {
 			pin.seq, pin.sum = g.sealHead.Seq-1, g.sealPrev
 			// A seal that is not durable may yet be another.
 			if _, err := j.writer.Settle(ctx, g.epoch); err != nil {
-				return Unknown.String()
+				return -1
 			}
 		}
 	}
 	if pin.seq == j.seq && pin.sum == j.sum {
-		return outcomeOf(len(r.told), of)
+		return len(r.told)
 	}
 	for i := range r.behind {
 		if pin.seq == r.behind[i].Seq && pin.sum == r.behind[i].Sum {
-			return outcomeOf(len(r.told)+i+1, of)
+			return len(r.told) + i + 1
 		}
 	}
-	return Unknown.String() // it is about another log than ours
+	return -1 // it is about another log than ours
 }
 
 // pause waits for room on the disk; the error says why it does not.
