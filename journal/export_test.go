@@ -16,3 +16,10 @@ func Queued(j *Journal) int {
 	defer j.mu.Unlock()
 	return len(j.queue)
 }
+
+// Judged sets how many judge lines ahead, none below 0, and how much is read at
+// once.
+func (o ScanOptions) Judged(workers, chunk int) ScanOptions {
+	o.workers, o.chunk = workers, chunk
+	return o
+}

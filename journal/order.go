@@ -39,7 +39,7 @@ func (s *Scan) misplaced(ctx context.Context, g *segment, r *lineReader, e *sche
 	var first schema.Sum
 	var l schema.Event
 	for in.next() {
-		if !in.whole || in.long || l.Decode(in.line) != nil || l.Session != s.session || l.Epoch != g.epoch || l.Seq <= s.last {
+		if !in.whole || in.decode(&l) != nil || l.Session != s.session || l.Epoch != g.epoch || l.Seq <= s.last {
 			continue
 		}
 		switch {
@@ -95,7 +95,7 @@ func (s *Scan) stretch(ctx context.Context, g *segment) {
 	in.quick = true
 	var l schema.Event
 	for in.next() {
-		if in.whole && !in.long && bytes.HasSuffix(in.line, end[:len(end)-1]) && l.Decode(in.line) == nil &&
+		if in.whole && !in.long && bytes.HasSuffix(in.line, end[:len(end)-1]) && in.decode(&l) == nil &&
 			l.Session == s.session && l.Seq == g.pin.seq && in.next0 > g.pin.len {
 			g.pin.len, g.pin.size = in.next0, g.pin.size+in.next0-g.pin.len
 			break

@@ -170,7 +170,8 @@ func (j *Journal) readUnder(ctx context.Context, seq uint64, p place, tail *leas
 	if err != nil {
 		return Record{}, err
 	}
-	r := newLineReader(f, p.offset, p.offset+schema.MaxLine+1)
+	r := newLineReader(f, p.offset, p.offset+schema.MaxLine+1, new(pool))
+	r.quick = true
 	defer r.Close()
 	var e schema.Event
 	if !r.next() || !r.whole || e.Decode(r.line) != nil || e.Session != j.session || e.Seq != seq {

@@ -43,9 +43,19 @@ type ScanOptions struct {
 	// length, and only patches are read: a log may have a lot of them.
 	Blobs bool
 
+	// Trusted does not compare the sums with the bytes of their lines, nor the
+	// hashes of blobs: it finds lines that are missing, out of order, torn or no
+	// events, and a chain that does not fit, but not a byte that somebody changed
+	// inside a value. It is faster, and for logs that were verified. No writer
+	// reads so.
+	Trusted bool
+
 	plan  *plan            // collects what a repair has to list
 	below uint64           // only segments below this one: a claimant's view
 	sizes map[uint64]int64 // sizes that must not be read beyond
+
+	workers int // that judge lines ahead; 0 for what the machine has, below it none
+	chunk   int // bytes that are read at once, 0 for the usual
 }
 
 // An Item is an event or a finding, in the order of the log.
@@ -114,7 +124,8 @@ type Scan struct {
 	durable   uint64
 	durableOK bool // durable covers the whole open segment
 	stop      bool
-	buf       []byte          // of the last line reader, for the next one
+	pool      pool            // of the line readers
+	fields    schema.Fields   // for an event that was not decoded here
 	one       [1]schema.Event // for Check, without an allocation
 	err       error
 	yield     func(Item, error) bool
@@ -340,7 +351,7 @@ func (s *Scan) surveySegment(ctx context.Context, g *segment) (seal schema.Seal,
 			}
 			continue
 		}
-		if !r.whole || r.long || e.Decode(r.line) != nil || e.Session != s.session || e.Epoch != g.epoch {
+		if !r.whole || r.decode(&e) != nil || e.Session != s.session || e.Epoch != g.epoch {
 			if r.number == 2 {
 				second = s.numberOf(g, r.line)
 			}
@@ -381,8 +392,11 @@ func (s *Scan) lines(ctx context.Context, epoch uint64, offset, size int64) (*li
 	if err != nil {
 		return nil, err
 	}
-	r := newLineReader(f, offset, size)
-	r.lent, r.buf, s.buf = &s.buf, s.buf, nil
+	r := newLineReader(f, offset, size, &s.pool)
+	r.trusted = s.opt.Trusted
+	if s.opt.chunk > 0 {
+		r.size = s.opt.chunk
+	}
 	return r, nil
 }
 
@@ -412,7 +426,7 @@ func (s *Scan) testify(ctx context.Context, g *segment, offset int64) {
 	r.quick = true
 	var e schema.Event
 	for r.next() {
-		if r.whole && !r.long && e.Decode(r.line) == nil && e.Session == s.session && e.Epoch <= g.epoch {
+		if r.whole && r.decode(&e) == nil && e.Session == s.session && e.Epoch <= g.epoch {
 			s.durable = max(s.durable, e.Dur)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // without it where it cannot be had. Each blob is looked at once, as long as
 // there are not too many to remember.
 func (s *Scan) blobs(ctx context.Context, e *schema.Event) (folded *schema.Event, lack []error) {
-	refs, err := schema.Refs(e.Data)
+	refs, err := e.Fields(&s.fields).Refs()
 	if err != nil || len(refs) == 0 {
 		return e, nil // the fold says what is wrong
 	}

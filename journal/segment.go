@@ -1,114 +1,14 @@
 package journal
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"hash"
-	"io"
 
 	"steno/schema"
 )
-
-// A lineReader splits a segment at 0x0A. Memory is bounded: of a line over the
-// limit only its length, its hash and whether it has a NUL are kept.
-type lineReader struct {
-	f      io.Closer
-	in     *bufio.Reader
-	buf    []byte
-	lent   *[]byte // where buf is from, nil for nowhere
-	line   []byte  // without its newline; valid until the next call
-	number int     // from 1
-	offset int64   // of the line
-	length int64   // of the line without its newline
-	whole  bool    // it ends in a newline
-	long   bool    // longer than the limit; line has only its beginning
-	nul    bool
-	hash   hash.Hash // of a long line
-	quick  bool      // nobody will ask for that hash, which is most of the work
-	next0  int64     // offset of the next line
-	err    error
-}
-
-func newLineReader(f io.ReadCloser, offset, size int64) *lineReader {
-	size = max(0, size-offset)
-	return &lineReader{f: f, in: bufio.NewReaderSize(io.LimitReader(f, size), int(min(size, 128<<10))), next0: offset}
-}
-
-// Close closes the segment. The line is no longer valid.
-func (r *lineReader) Close() error {
-	if r.lent != nil {
-		*r.lent, r.buf = r.buf[:0], nil
-	}
-	return r.f.Close()
-}
-
-// next reads the next line, also a last one without a newline.
-func (r *lineReader) next() bool {
-	if r.err != nil {
-		return false
-	}
-	r.buf, r.offset, r.length, r.whole, r.long, r.nul, r.hash = r.buf[:0], r.next0, 0, false, false, false, nil
-	for first := true; ; first = false {
-		part, err := r.in.ReadSlice('\n')
-		r.next0 += int64(len(part))
-		if err == nil {
-			part, r.whole = part[:len(part)-1], true
-		}
-		r.length += int64(len(part))
-		if first && err == nil {
-			r.line = part // most lines are whole in the buffer
-			break
-		}
-		r.keep(part)
-		if err == bufio.ErrBufferFull {
-			continue
-		}
-		if err != nil && err != io.EOF {
-			r.err = schema.Errorf(schema.LogReadFailed, "a segment cannot be read: %s", plain(err)).Cause(err)
-			return false
-		}
-		if r.line = r.buf; err == io.EOF && r.length == 0 {
-			return false
-		}
-		break
-	}
-	r.number++
-	if !r.long {
-		r.nul = bytes.IndexByte(r.line, 0) >= 0
-	}
-	return true
-}
-
-func (r *lineReader) keep(part []byte) {
-	if !r.long {
-		if r.buf = append(r.buf, part...); len(r.buf) <= schema.MaxLine {
-			return
-		}
-		r.long, r.nul, r.hash = true, bytes.IndexByte(r.buf, 0) >= 0, sha256.New()
-		part, r.buf = r.buf, r.buf[:1024]
-	}
-	r.nul = r.nul || bytes.IndexByte(part, 0) >= 0
-	if !r.quick {
-		r.hash.Write(part)
-	}
-}
-
-func (r *lineReader) sha256() string {
-	if r.long {
-		return hex.EncodeToString(r.hash.Sum(nil))
-	}
-	sum := sha256.Sum256(r.line)
-	return hex.EncodeToString(sum[:])
-}
-
-// finding locates the line.
-func (r *lineReader) finding(g *segment) schema.Finding {
-	return schema.Finding{Segment: g.epoch, Line: r.number, Offset: r.offset, Bytes: r.length, SHA256: r.sha256()}
-}
 
 // read reads what counts of one sealed segment.
 func (s *Scan) read(ctx context.Context, g *segment) {
@@ -127,6 +27,7 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		return
 	}
 	defer r.Close()
+	r.judgeAhead(s.opt.workers)
 	if s.live(g) {
 		s.testify(ctx, g, 0) // which of its events are tentative depends on later ones
 	}
@@ -179,7 +80,7 @@ func (s *Scan) behind(ctx context.Context, g *segment, lines int) {
 func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 	var e schema.Event
 	switch {
-	case !(r.nul && s.above(ctx, g, r.offset, s.last+1)) && !r.long && len(r.line) > 0 && e.Decode(r.line[:len(r.line)-1]) == nil:
+	case !(r.nul() && s.above(ctx, g, r.offset, s.last+1)) && !r.long && len(r.line) > 0 && decode(&e, r.line[:len(r.line)-1], r.trusted) == nil:
 		// A newline that became a NUL is what a disk leaves that never wrote
 		// the block it stood in; any other byte was put there.
 		s.found(ctx, r.finding(g), schema.TerminatorDamaged, true)
@@ -193,10 +94,7 @@ func (s *Scan) tail(ctx context.Context, g *segment, r *lineReader) {
 	case g.pin != nil && g.size < g.pin.len:
 		// the seal that pins this segment says that it is short
 	default:
-		why := error(schema.OverLimit)
-		if !r.long {
-			why = e.Decode(r.line)
-		}
+		why := r.decode(&e)
 		if why == nil {
 			why = schema.TerminatorDamaged
 		}
@@ -221,29 +119,26 @@ func (s *Scan) tear(ctx context.Context, g *segment, r *lineReader) {
 }
 
 // line judges one line among its neighbours; false ends the segment.
-func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, e *schema.Event) bool {
+func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, spare *schema.Event) bool {
 	if r.number == 1 {
 		if g.headerErr != nil {
 			s.found(ctx, r.finding(g), g.headerErr, false)
-			if !r.long && errors.Is(e.Decode(r.line), schema.GluedLines) {
+			if errors.Is(r.decode(spare), schema.GluedLines) {
 				s.spoil(schema.GluedLines) // an event may have stood on this line
 			}
 		}
 		s.end = r.next0
 		return true
 	}
-	if !r.long && len(bytes.Trim(r.line, " \t")) == 0 {
+	if !r.long && (len(r.line) == 0 || r.line[0] <= ' ') && len(bytes.Trim(r.line, " \t")) == 0 {
 		s.found(ctx, r.finding(g), schema.BlankLine, false)
 		return true
 	}
 	number := s.last + 1
-	if r.nul && s.above(ctx, g, r.offset, number) {
+	e, why := r.event(spare)
+	if why != nil && r.nul() && s.above(ctx, g, r.offset, number) {
 		s.tear(ctx, g, r)
 		return false
-	}
-	why := error(schema.OverLimit)
-	if !r.long {
-		why = e.Decode(r.line)
 	}
 	if why != nil {
 		s.foundLine(ctx, g, r, why, true, number)

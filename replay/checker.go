@@ -12,29 +12,46 @@ import (
 // any other event. It folds a log that is only read through; a State has one
 // too, so that both refuse the same. It is for one goroutine at a time.
 type Checker struct {
-	calls map[callKey]answer
-	lost  map[callKey]uint64 // calls whose own event is missing, with the seq of the first event that names them
-	holes bool               // events are missing somewhere before
-	ended bool
+	calls   map[callKey]uint32 // the number of each call, from 0, in the order of their seq
+	answers []answer           // by that number
+	lost    map[callKey]uint64 // calls whose own event is missing, with the seq of the first event that names them
+	holes   bool               // events are missing somewhere before
+	ended   bool
 
-	spare  schema.Fields // for what was not decoded from a line
-	lastID []byte        // the id that was asked for last,
-	last   callKey       // and its key
+	last  lookup        // an event is checked and then applied, so one id is asked for several times in a row
+	spare schema.Fields // for what was not decoded from a line
 }
 
-// A callKey stands for a call's id: two that have the same one are found by
-// nobody.
+// A callKey stands for a call's id: the id itself, if it is short, or its hash.
+// Two that have the same one are found by nobody.
 type callKey [16]byte
 
-// keyOf is asked for one id several times in a row: its event is checked and
-// then applied.
-func (c *Checker) keyOf(id []byte) callKey {
-	if len(c.lastID) == 0 || !bytes.Equal(c.lastID, id) {
-		sum := sha256.Sum256(id)
-		copy(c.last[:], sum[:])
-		c.lastID = append(c.lastID[:0], id...)
+func keyOf(id []byte) (k callKey) {
+	if len(id) < len(k) {
+		copy(k[:], id)
+		k[len(k)-1] = byte(len(id))
+		return k
 	}
-	return c.last
+	sum := sha256.Sum256(id)
+	copy(k[:], sum[:])
+	k[len(k)-1] |= 0x80
+	return k
+}
+
+// A lookup is what is known of a call's id.
+type lookup struct {
+	id    []byte
+	key   callKey
+	known bool
+	n     uint32
+}
+
+func (c *Checker) find(id []byte) *lookup {
+	if l := &c.last; len(id) == 0 || !bytes.Equal(l.id, id) {
+		l.id, l.key = append(l.id[:0], id...), keyOf(id)
+		l.n, l.known = c.calls[l.key]
+	}
+	return &c.last
 }
 
 // An answer is the result of a call that counts: its seq, 0 if there is none,
@@ -53,7 +70,7 @@ func (a answer) open() bool  { return a&1 > 0 }
 
 // NewChecker returns what there is to know of an empty log.
 func NewChecker() *Checker {
-	return &Checker{calls: map[callKey]answer{}, lost: map[callKey]uint64{}}
+	return &Checker{calls: map[callKey]uint32{}, lost: map[callKey]uint64{}}
 }
 
 // A batch is what the events of one append add while they are checked, before
@@ -97,8 +114,8 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 		return err
 	}
 	var d data
-	call := ofCall(e.Type)
-	if call {
+	named := ofCall(e.Type)
+	if named {
 		d.take(f)
 	}
 	if (c.ended || b.ended) && !afterEnd(e.Type, &d) {
@@ -107,16 +124,17 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	if e.Type == schema.TypeSessionEnded {
 		b.ended = true
 	}
-	if !call {
+	if !named {
 		return nil
 	}
-	key := c.keyOf(plain(d.CallID))
+	call := c.find(plain(d.CallID))
+	key := call.key
 	refuse := func(k schema.Kind, format string, args ...any) error {
 		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", text(d.CallID))
 	}
 	before, known := b.calls[key]
-	if !known {
-		before, known = c.calls[key]
+	if !known && call.known {
+		before, known = c.answers[call.n], true
 	}
 	if e.Type == schema.TypeToolCall {
 		if known {
@@ -183,16 +201,18 @@ func (c *Checker) apply(e *schema.Event, d *data) {
 		c.ended = true
 		return
 	}
-	key := c.keyOf(plain(d.CallID))
-	switch _, known := c.calls[key]; {
+	call := c.find(plain(d.CallID))
+	switch {
 	case e.Type == schema.TypeToolCall:
-		c.calls[key] = 0
-	case !known:
-		if c.holes && c.lost[key] == 0 {
-			c.lost[key] = e.Seq
+		call.n, call.known = uint32(len(c.answers)), true
+		c.calls[call.key] = call.n
+		c.answers = append(c.answers, 0)
+	case !call.known:
+		if c.holes && c.lost[call.key] == 0 {
+			c.lost[call.key] = e.Seq
 		}
 	case e.Type == schema.TypeToolResult:
-		c.calls[key] = answerOf(e, d)
+		c.answers[call.n] = answerOf(e, d)
 	}
 }
 

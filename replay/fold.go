@@ -70,16 +70,21 @@ func (s *State) Apply(e *schema.Event) {
 
 func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 	if e.Type == schema.TypeToolCall {
-		c := &Call{ID: text(d.CallID), Name: text(d.Name), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
-			ArgsSHA256: text(d.ArgsSHA256), DryRun: isTrue(d.DryRun), State: Pending}
+		c := s.newCall()
+		// One text for both, which is one allocation.
+		id, sum := plain(d.CallID), plain(d.ArgsSHA256)
+		s.text = append(append(s.text[:0], id...), sum...)
+		both := string(s.text)
+		*c = Call{ID: both[:len(id)], Name: s.name(plain(d.Name)), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
+			ArgsSHA256: both[len(id):], DryRun: isTrue(d.DryRun), State: Pending}
 		s.Calls = append(s.Calls, c)
-		s.calls[c.ID] = c
 		return
 	}
-	c := s.calls[string(plain(d.CallID))]
-	if c == nil {
+	call := s.rules.find(plain(d.CallID))
+	if !call.known {
 		return
 	}
+	c := s.Calls[call.n]
 	switch e.Type {
 	case schema.TypeApprovalRequested:
 		c.Approvals = append(c.Approvals, ref)
@@ -94,7 +99,7 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 		if c.Result != nil {
 			c.Superseded = append(c.Superseded, c.Result.Seq)
 		}
-		c.Result, c.State = new(CallResult), OK
+		c.Result, c.State = s.newResult(), OK
 		d.result(e, c.Result)
 		switch {
 		case c.Result.Kind == schema.Interrupted:
@@ -103,6 +108,38 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 			c.State = Failed
 		}
 	}
+}
+
+// newCall gives room for a call. They are made many at once, the more there
+// are.
+func (s *State) newCall() *Call {
+	if len(s.calls) == 0 {
+		s.calls = make([]Call, min(max(len(s.Calls), 1), 128))
+	}
+	c := &s.calls[0]
+	s.calls = s.calls[1:]
+	return c
+}
+
+func (s *State) newResult() *CallResult {
+	if len(s.results) == 0 {
+		s.results = make([]CallResult, min(max(len(s.Calls), 1), 128))
+	}
+	r := &s.results[0]
+	s.results = s.results[1:]
+	return r
+}
+
+// name keeps the name of a tool once, unless there are very many.
+func (s *State) name(name []byte) string {
+	if kept, ok := s.names[string(name)]; ok {
+		return kept
+	}
+	kept := string(name)
+	if len(s.names) < 1<<10 {
+		s.names[kept] = kept
+	}
+	return kept
 }
 
 // Hole says that events are missing here: what has not started before may have

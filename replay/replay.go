@@ -42,10 +42,14 @@ type State struct {
 	Dead     []Ref         `json:"dead_letters"`
 	Notes    int           `json:"notes"` // notes and types of the caller's own
 
-	calls map[string]*Call
 	usage map[string]*ModelUsage
-	rules *Checker
-	begun bool // there is an event that is not about writers
+	names map[string]string // of tools, each once
+	text  []byte            // to put texts together
+	// Room for the next ones: a session may have many.
+	calls   []Call
+	results []CallResult
+	rules   *Checker
+	begun   bool // there is an event that is not about writers
 }
 
 // A Ref names one event.
@@ -153,7 +157,7 @@ type CallResult struct {
 
 // New returns the state of an empty log.
 func New() *State {
-	return &State{calls: map[string]*Call{}, usage: map[string]*ModelUsage{}, rules: NewChecker()}
+	return &State{usage: map[string]*ModelUsage{}, names: map[string]string{}, rules: NewChecker()}
 }
 
 // Begun reports whether the session is there for anybody but its writers. One of
@@ -162,7 +166,12 @@ func New() *State {
 func (s *State) Begun() bool { return s.begun || s.rules.holes }
 
 // Call returns a call by its id, nil if it is not recorded.
-func (s *State) Call(id string) *Call { return s.calls[id] }
+func (s *State) Call(id string) *Call {
+	if n, ok := s.rules.calls[keyOf([]byte(id))]; ok {
+		return s.Calls[n]
+	}
+	return nil
+}
 
 // Open returns the calls without a result, in the order of their seq.
 func (s *State) Open() []*Call {

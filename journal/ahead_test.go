@@ -1,0 +1,103 @@
+package journal_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"steno/journal"
+	"steno/journal/journaltest"
+	"steno/replay"
+)
+
+// items is all that a scan says, in its order.
+func items(store journal.Store, opt journal.ScanOptions) string {
+	var b strings.Builder
+	st := replay.New()
+	opt.State = st
+	s := journal.NewScan(store, "s1", opt)
+	for it, err := range s.Items(ctx) {
+		switch {
+		case err != nil:
+			fmt.Fprintf(&b, "error %v\n", err)
+		case it.Finding != nil:
+			fmt.Fprintf(&b, "finding %+v at %d %d\n", *it.Finding, it.Segment, it.Offset)
+		default:
+			fmt.Fprintf(&b, "event at %d %d, tentative %t: %s", it.Segment, it.Offset, it.Tentative, it.Event.Append(nil))
+		}
+	}
+	fmt.Fprintf(&b, "%v %d %d %d %+v %v %s\n", s.Head, s.Events, s.Epochs, s.Findings, s.FirstError, s.Repairs, st.Digest())
+	return b.String()
+}
+
+// ahead compares what is read line by line with what others have judged ahead,
+// in chunks of a few lines and of less than one.
+func ahead(t *testing.T, store journal.Store) {
+	t.Helper()
+	for _, opt := range []journal.ScanOptions{{}, {Strict: true}, {Trusted: true}} {
+		want := items(store, opt.Judged(-1, 0))
+		for _, with := range [][2]int{{-1, 100}, {1, 100}, {2, 700}, {3, 2000}} {
+			if got := items(store, opt.Judged(with[0], with[1])); got != want {
+				t.Fatalf("with %d workers and chunks of %d bytes:\n%s\nbut alone:\n%s", with[0], with[1], got, want)
+			}
+		}
+	}
+}
+
+// Whoever judges the lines, and however many at once, a reader is told the same
+// in the same order.
+func TestLinesThatAreJudgedAheadAreTheSame(t *testing.T) {
+	t.Parallel()
+	for _, d := range damages {
+		s := healthy(t)
+		d.edit(s)
+		ahead(t, s.store())
+	}
+	whole := healthy(t)
+	for epoch := range whole {
+		for n := range whole.lines(epoch) {
+			for _, v := range variations {
+				if line := whole.line(epoch, n+1); len(line) > 200 {
+					s := whole.clone()
+					s.set(epoch, n+1, v.edit(bytes.Clone(line)))
+					ahead(t, s.store())
+				}
+			}
+		}
+	}
+	seed := journaltest.Seed(t)
+	tries := journaltest.Amount(200, 1000, 20000)
+	for n := range tries {
+		r := journaltest.Rand(seed, uint64(n))
+		script := make([]byte, 6*(1+r.IntN(12)))
+		for i := range script {
+			script[i] = byte(r.Uint32())
+		}
+		s := fixed()
+		if edit(s, script); len(s) > 0 {
+			ahead(t, s.store())
+		}
+	}
+	journaltest.Tried("judged ahead: %d damaged logs, each read alone and with up to 2 others: the same items in the same order, seed %d", tries, seed)
+}
+
+// A scan that is left, or ends at an error, leaves nobody behind who judges.
+func TestAScanMayBeLeftAnywhere(t *testing.T) {
+	t.Parallel()
+	s := healthy(t)
+	line := s.line(3, 4)
+	s.insert(3, 4, bytes.Repeat(line, 300))
+	store := s.store()
+	for left := range 40 {
+		n := 0
+		for range journal.NewScan(store, "s1", journal.ScanOptions{}.Judged(3, 1000)).Items(ctx) {
+			if n++; n > left {
+				break
+			}
+		}
+		if n != left+1 {
+			t.Fatalf("left after %d items", n)
+		}
+	}
+}
