@@ -39,8 +39,8 @@ type lineReader struct {
 	length int64  // of the line without its newline
 	whole  bool   // it ends in a newline
 	long   bool   // longer than the limit; line has only its beginning
-	judged *judged
-	next0  int64 // offset of the next line
+	judged int    // one more than its number among those of the chunk that are judged
+	next0  int64  // offset of the next line
 	err    error
 
 	ahead   []*chunk // that were read and not yet given, in their order
@@ -57,15 +57,16 @@ type chunk struct {
 	long  *longLine
 	taken atomic.Bool // somebody judges it, or gives it as it is
 	done  chan struct{}
-	lines []judged // what there is of a judgement: the first n
-	n     int
+	// What is known of its first n lines.
+	n      int
+	lines  []judged
+	events []schema.Event
 }
 
 // A judged line has been decoded.
 type judged struct {
-	end   int // of it in its chunk, without its newline
-	event schema.Event
-	err   error // of Decode
+	end int   // of it in its chunk, without its newline
+	err error // of Decode
 }
 
 // A longLine is one over the limit.
@@ -154,7 +155,7 @@ func (r *lineReader) judge(c *chunk) {
 		return
 	}
 	if c.lines == nil {
-		c.lines = make([]judged, maxJudged)
+		c.lines, c.events = make([]judged, maxJudged), make([]schema.Event, maxJudged)
 	}
 	for at := 0; c.long == nil && at < len(c.buf) && c.n < maxJudged; c.n++ {
 		n := bytes.IndexByte(c.buf[at:], '\n')
@@ -162,7 +163,7 @@ func (r *lineReader) judge(c *chunk) {
 			break
 		}
 		l := &c.lines[c.n]
-		l.end, l.err = at+n, decode(&l.event, c.buf[at:at+n], r.trusted)
+		l.end, l.err = at+n, decode(&c.events[c.n], c.buf[at:at+n], r.trusted)
 		at = l.end + 1
 	}
 	c.done <- struct{}{}
@@ -194,7 +195,7 @@ func (r *lineReader) Close() error {
 	if r.chunk != nil {
 		r.pool.put(r.chunk)
 	}
-	r.ahead, r.chunk, r.line, r.judged = nil, nil, nil, nil
+	r.ahead, r.chunk, r.line, r.judged = nil, nil, nil, 0
 	return r.f.Close()
 }
 
@@ -206,15 +207,14 @@ func (r *lineReader) next() bool {
 		}
 	}
 	c := r.chunk
-	r.offset, r.long, r.judged, r.whole = r.next0, false, nil, true
+	r.offset, r.long, r.judged, r.whole = r.next0, false, 0, true
 	r.number++
 	if l := c.long; l != nil {
 		r.line, r.long, r.length, r.whole, r.at = c.buf, true, l.length, l.whole, len(c.buf)
 	} else {
 		end := 0
 		if r.nth < c.n {
-			r.judged = &c.lines[r.nth]
-			end = r.judged.end
+			end, r.judged = c.lines[r.nth].end, r.nth+1
 		} else if n := bytes.IndexByte(c.buf[r.at:], '\n'); n >= 0 {
 			end = r.at + n
 		} else {
@@ -381,12 +381,12 @@ func (r *lineReader) decode(e *schema.Event) error {
 }
 
 // event gives the event that the line is, which was decoded already, or is into
-// spare.
-func (r *lineReader) event(spare *schema.Event) (*schema.Event, error) {
-	if r.judged != nil {
-		return &r.judged.event, r.judged.err
+// spare. It is one, in the form that a State takes.
+func (r *lineReader) event(spare []schema.Event) ([]schema.Event, error) {
+	if n := r.judged; n > 0 {
+		return r.chunk.events[n-1 : n : n], r.chunk.lines[n-1].err
 	}
-	return spare, r.decode(spare)
+	return spare, r.decode(&spare[0])
 }
 
 func (r *lineReader) sha256() string {

@@ -34,7 +34,7 @@ func corpora(b *testing.B, f func(b *testing.B, c *corpus)) {
 		name     string
 		sessions int
 		mean     int // bytes of a result
-	}{{"many", events / 1000, 93}, {"one", 1, 93}, {"bodies", events / 1000, 770}} {
+	}{{"many", events / 1000, 215}, {"one", 1, 215}, {"bodies", events / 1000, 770}} {
 		b.Run(kind.name, func(b *testing.B) {
 			c := makeCorpus(b, kind.sessions, events/kind.sessions, kind.mean)
 			for b.Loop() {

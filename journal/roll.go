@@ -309,12 +309,11 @@ func (s *Scan) readBehind(ctx context.Context, g *segment, offset int64) {
 	defer r.Close()
 	r.number = 1 // the claim is before
 	for s.err == nil && r.next() {
-		var e schema.Event
 		if !r.whole {
 			s.tail(ctx, g, r)
 			break
 		}
-		if !s.line(ctx, g, r, &e) {
+		if !s.line(ctx, g, r) {
 			break
 		}
 	}

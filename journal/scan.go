@@ -126,7 +126,7 @@ type Scan struct {
 	stop      bool
 	pool      pool            // of the line readers
 	fields    schema.Fields   // for an event that was not decoded here
-	one       [1]schema.Event // for Check, without an allocation
+	spare     [1]schema.Event // for lines that were not judged ahead
 	err       error
 	yield     func(Item, error) bool
 }

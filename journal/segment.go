@@ -32,7 +32,6 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		s.testify(ctx, g, 0) // which of its events are tentative depends on later ones
 	}
 	s.end = 0
-	var e schema.Event
 	for !s.stop && s.err == nil && r.next() {
 		if g.tail != nil && r.offset == g.tail.From {
 			g.tailLine = r.number
@@ -45,7 +44,7 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 			s.tail(ctx, g, r)
 			break
 		}
-		if !s.line(ctx, g, r, &e) {
+		if !s.line(ctx, g, r) {
 			break
 		}
 		g.end, g.endLine = r.next0, r.number
@@ -119,11 +118,11 @@ func (s *Scan) tear(ctx context.Context, g *segment, r *lineReader) {
 }
 
 // line judges one line among its neighbours; false ends the segment.
-func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, spare *schema.Event) bool {
+func (s *Scan) line(ctx context.Context, g *segment, r *lineReader) bool {
 	if r.number == 1 {
 		if g.headerErr != nil {
 			s.found(ctx, r.finding(g), g.headerErr, false)
-			if errors.Is(r.decode(spare), schema.GluedLines) {
+			if errors.Is(r.decode(&s.spare[0]), schema.GluedLines) {
 				s.spoil(schema.GluedLines) // an event may have stood on this line
 			}
 		}
@@ -135,7 +134,8 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, spare *schem
 		return true
 	}
 	number := s.last + 1
-	e, why := r.event(spare)
+	one, why := r.event(s.spare[:])
+	e := &one[0]
 	if why != nil && r.nul() && s.above(ctx, g, r.offset, number) {
 		s.tear(ctx, g, r)
 		return false
@@ -192,7 +192,7 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader, spare *schem
 	case missing == 0 && e.Prev != s.sum:
 		s.foundLine(ctx, g, r, schema.ChainBroken, false, number)
 	}
-	s.take(ctx, g, r, e, named)
+	s.take(ctx, g, r, one, named)
 	return true
 }
 
@@ -231,8 +231,9 @@ func (s *Scan) atSeal(g *segment) error {
 	return nil
 }
 
-// take gives an event out, and folds it if it fits.
-func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Event, named bool) {
+// take gives the one event out, and folds it if it fits.
+func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, one []schema.Event, named bool) {
+	e := &one[0]
 	s.flush(e.Seq)
 	s.Events++
 	s.last, s.sum, s.end = e.Seq, e.Sum, r.next0
@@ -255,8 +256,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, e *schema.Ev
 		return
 	}
 	if st := s.opt.State; st != nil {
-		s.one[0] = *e
-		if err := st.Check(s.one[:]); err == nil {
+		if err := st.Check(one); err == nil {
 			st.Apply(folded)
 			if len(lack) > 0 && folded != e { // the state lacks a patch
 				st.Hole()

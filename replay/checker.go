@@ -58,7 +58,7 @@ func (c *Checker) find(id []byte) *lookup {
 // twice, and one more if it leaves the outcome open.
 type answer uint64
 
-func answerOf(e *schema.Event, d *data) answer {
+func answerOf(e *schema.Event, d data) answer {
 	if d.open() {
 		return answer(e.Seq<<1 | 1)
 	}
@@ -109,16 +109,12 @@ func (c *Checker) Check(events []schema.Event) error {
 }
 
 func (c *Checker) check(e *schema.Event, b *batch) error {
-	f := e.Fields(&c.spare)
-	if err := f.Check(e.Type); err != nil {
+	d := data{e.Fields(&c.spare)}
+	if err := d.Check(e.Type); err != nil {
 		return err
 	}
-	var d data
 	named := ofCall(e.Type)
-	if named {
-		d.take(f)
-	}
-	if (c.ended || b.ended) && !afterEnd(e.Type, &d) {
+	if (c.ended || b.ended) && !afterEnd(e.Type, d) {
 		return schema.Errorf(schema.SessionEnded, "session %s has ended; it takes no %s", e.Session, e.Type).With("session", e.Session)
 	}
 	if e.Type == schema.TypeSessionEnded {
@@ -127,10 +123,10 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	if !named {
 		return nil
 	}
-	call := c.find(plain(d.CallID))
+	call := c.find(plain(d.Get(schema.KeyCallID)))
 	key := call.key
 	refuse := func(k schema.Kind, format string, args ...any) error {
-		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", text(d.CallID))
+		return schema.Errorf(k, format, args...).With("session", e.Session).With("call_id", d.text(schema.KeyCallID))
 	}
 	before, known := b.calls[key]
 	if !known && call.known {
@@ -138,31 +134,31 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	}
 	if e.Type == schema.TypeToolCall {
 		if known {
-			return refuse(schema.DuplicateCall, "call %s is recorded already", text(d.CallID))
+			return refuse(schema.DuplicateCall, "call %s is recorded already", d.text(schema.KeyCallID))
 		}
 		if seq := c.lost[key]; seq > 0 { // it may have run
-			return refuse(schema.DuplicateCall, "call %s is recorded already; its own event is missing, the first that names it has number %d", text(d.CallID), seq)
+			return refuse(schema.DuplicateCall, "call %s is recorded already; its own event is missing, the first that names it has number %d", d.text(schema.KeyCallID), seq)
 		}
 		b.note(key, 0)
 		return nil
 	}
 	if !known {
-		return refuse(schema.ResultWithoutCall, "a %s names call %s, which is not recorded", e.Type, text(d.CallID))
+		return refuse(schema.ResultWithoutCall, "a %s names call %s, which is not recorded", e.Type, d.text(schema.KeyCallID))
 	}
 	if e.Type != schema.TypeToolResult {
 		return nil
 	}
-	over := number(d.Supersedes)
+	over := d.number(schema.KeySupersedes)
 	switch {
-	case before == 0 && d.Supersedes != nil && !c.holes:
-		return refuse(schema.ResultConflict, "call %s has no result at seq %d to supersede", text(d.CallID), over)
+	case before == 0 && d.Get(schema.KeySupersedes) != nil && !c.holes:
+		return refuse(schema.ResultConflict, "call %s has no result at seq %d to supersede", d.text(schema.KeyCallID), over)
 	case before == 0:
-	case d.Supersedes == nil, over != before.seq() && !(c.holes && over > before.seq()): // what is superseded may lie in a hole
-		return refuse(schema.ResultConflict, "call %s has a result, at seq %d", text(d.CallID), before.seq())
+	case d.Get(schema.KeySupersedes) == nil, over != before.seq() && !(c.holes && over > before.seq()): // what is superseded may lie in a hole
+		return refuse(schema.ResultConflict, "call %s has a result, at seq %d", d.text(schema.KeyCallID), before.seq())
 	case !before.open():
-		return refuse(schema.ResultConflict, "the result of call %s is genuine and is never superseded", text(d.CallID))
+		return refuse(schema.ResultConflict, "the result of call %s is genuine and is never superseded", d.text(schema.KeyCallID))
 	}
-	b.note(key, answerOf(e, &d))
+	b.note(key, answerOf(e, d))
 	return nil
 }
 
@@ -174,12 +170,12 @@ func ofCall(typ string) bool {
 	return false
 }
 
-func afterEnd(typ string, d *data) bool {
+func afterEnd(typ string, d data) bool {
 	switch typ {
 	case schema.TypeWriterOpened, schema.TypeWriterReleased, schema.TypeNote, schema.TypeDeadLetter:
 		return true
 	case schema.TypeToolResult:
-		return d.Supersedes != nil
+		return d.Get(schema.KeySupersedes) != nil
 	}
 	return schema.IsOwn(typ)
 }
@@ -187,21 +183,17 @@ func afterEnd(typ string, d *data) bool {
 // Apply takes note of one event that Check has accepted, or refused with
 // ResultWithoutCall behind a hole: the call is missing, and its id stays taken.
 func (c *Checker) Apply(e *schema.Event) {
-	var d data
-	if ofCall(e.Type) {
-		d.take(e.Fields(&c.spare))
-	} else if e.Type != schema.TypeSessionEnded {
-		return
+	if e.Type == schema.TypeSessionEnded || ofCall(e.Type) {
+		c.apply(e, data{e.Fields(&c.spare)})
 	}
-	c.apply(e, &d)
 }
 
-func (c *Checker) apply(e *schema.Event, d *data) {
+func (c *Checker) apply(e *schema.Event, d data) {
 	if e.Type == schema.TypeSessionEnded {
 		c.ended = true
 		return
 	}
-	call := c.find(plain(d.CallID))
+	call := c.find(plain(d.Get(schema.KeyCallID)))
 	switch {
 	case e.Type == schema.TypeToolCall:
 		call.n, call.known = uint32(len(c.answers)), true

@@ -27,16 +27,15 @@ func (p *Patch) Merge(patch jsontext.Value) { p.merge(patch) }
 
 // Fields is what the fold reads of data, by key.
 func Fields(b []byte, keys ...string) (map[string]string, error) {
-	var d data
 	var f schema.Fields
 	if !f.Read(b) {
 		return nil, schema.Errorf(schema.InvalidArgs, "data is not an object")
 	}
-	d.take(&f)
 	out := map[string]string{}
 	for _, k := range keys {
-		if v := d.field([]byte(k)); v != nil && *v != nil {
-			out[k] = string(*v)
+		if v := f.Get(map[string]schema.Key{"call_id": schema.KeyCallID, "patch": schema.KeyPatch, "tokens": schema.KeyTokens, "to": schema.KeyTo,
+			"by": schema.KeyBy, "reason": schema.KeyReason, "error": schema.KeyError, "labels": schema.KeyLabels}[k]); v != nil {
+			out[k] = string(v)
 		}
 	}
 	return out, nil

@@ -24,63 +24,62 @@ func (s *State) Apply(e *schema.Event) {
 	if !schema.KnownType(e.Type) {
 		return
 	}
-	var d data
-	d.take(e.Fields(&s.rules.spare))
+	d := data{e.Fields(&s.rules.spare)}
 	if e.Type == schema.TypeSessionEnded || ofCall(e.Type) {
-		s.rules.apply(e, &d)
+		s.rules.apply(e, d)
 	}
 	ref := Ref{e.Seq, e.Type, e.Sum}
 	switch e.Type {
 	case schema.TypeWriterOpened:
-		s.Epochs = append(s.Epochs, Epoch{Epoch: e.Epoch, Seq: e.Seq, How: text(d.How)})
+		s.Epochs = append(s.Epochs, Epoch{Epoch: e.Epoch, Seq: e.Seq, How: d.text(schema.KeyHow)})
 	case schema.TypeWriterReleased:
 		if n := len(s.Epochs); n > 0 {
 			s.Epochs[n-1].Released = true
 		}
 	case schema.TypeSessionStarted:
-		s.Started = &Started{e.Seq, e.Time, text(d.Workspace), valid(d.Labels), valid(d.Parent)}
-		s.TaskKind, s.Phase = text(d.TaskKind), text(d.Phase)
+		s.Started = &Started{e.Seq, e.Time, d.text(schema.KeyWorkspace), valid(d.Get(schema.KeyLabels)), valid(d.Get(schema.KeyParent))}
+		s.TaskKind, s.Phase = d.text(schema.KeyTaskKind), d.text(schema.KeyPhase)
 	case schema.TypeSessionEnded:
-		s.Ended = &Ended{e.Seq, text(d.Outcome), text(d.Reason)}
+		s.Ended = &Ended{e.Seq, d.text(schema.KeyOutcome), d.text(schema.KeyReason)}
 	case schema.TypeUserMessage, schema.TypeAssistantMessage, schema.TypeReasoning:
 		s.Messages = append(s.Messages, ref)
 	case schema.TypePhaseChanged:
-		s.Phase = text(d.To)
-		if kind := text(d.TaskKind); kind != "" {
+		s.Phase = d.text(schema.KeyTo)
+		if kind := d.text(schema.KeyTaskKind); kind != "" {
 			s.TaskKind = kind
 		}
 	case schema.TypePostureChanged:
-		s.Posture = &ref
+		s.Posture = &Ref{e.Seq, e.Type, e.Sum} // not &ref, which would be an allocation for every event
 	case schema.TypeStateChanged:
-		s.Working.merge(valid(d.Patch))
+		s.Working.merge(valid(d.Get(schema.KeyPatch)))
 	case schema.TypeUsage:
-		s.addUsage(text(d.Model), valid(d.Tokens))
+		s.addUsage(d.text(schema.KeyModel), valid(d.Get(schema.KeyTokens)))
 	case schema.TypeTurnFailed:
 		s.Failed = append(s.Failed, ref)
 	case schema.TypeHistoryCompaction:
-		s.Compact = &ref
+		s.Compact = &Ref{e.Seq, e.Type, e.Sum}
 	case schema.TypeHistoryRewind:
-		s.rewind(e.Seq, number(d.ToSeq))
+		s.rewind(e.Seq, d.number(schema.KeyToSeq))
 	case schema.TypeDeadLetter:
 		s.Dead = append(s.Dead, ref)
 	default:
-		s.applyCall(e, &d, ref)
+		s.applyCall(e, d, ref)
 	}
 }
 
-func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
+func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 	if e.Type == schema.TypeToolCall {
 		c := s.newCall()
 		// One text for both, which is one allocation.
-		id, sum := plain(d.CallID), plain(d.ArgsSHA256)
+		id, sum := plain(d.Get(schema.KeyCallID)), plain(d.Get(schema.KeyArgsSHA256))
 		s.text = append(append(s.text[:0], id...), sum...)
 		both := string(s.text)
-		*c = Call{ID: both[:len(id)], Name: s.name(plain(d.Name)), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
-			ArgsSHA256: both[len(id):], DryRun: isTrue(d.DryRun), State: Pending}
+		*c = Call{ID: both[:len(id)], Name: s.name(plain(d.Get(schema.KeyName))), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
+			ArgsSHA256: both[len(id):], DryRun: d.is(schema.KeyDryRun), State: Pending}
 		s.Calls = append(s.Calls, c)
 		return
 	}
-	call := s.rules.find(plain(d.CallID))
+	call := s.rules.find(plain(d.Get(schema.KeyCallID)))
 	if !call.known {
 		return
 	}
@@ -89,9 +88,9 @@ func (s *State) applyCall(e *schema.Event, d *data, ref Ref) {
 	case schema.TypeApprovalRequested:
 		c.Approvals = append(c.Approvals, ref)
 	case schema.TypeDecision:
-		c.Decisions = append(c.Decisions, Decided{e.Seq, text(d.Decision), text(d.Gate), text(d.By)})
+		c.Decisions = append(c.Decisions, Decided{e.Seq, d.text(schema.KeyDecision), d.text(schema.KeyGate), d.text(schema.KeyBy)})
 	case schema.TypeToolStarted:
-		c.Attempts = append(c.Attempts, Attempt{number(d.Attempt), e.Seq, e.Epoch, text(d.Executor), e.Time})
+		c.Attempts = append(c.Attempts, Attempt{d.number(schema.KeyAttempt), e.Seq, e.Epoch, d.text(schema.KeyExecutor), e.Time})
 		if c.Result == nil {
 			c.State = Unknown
 		}

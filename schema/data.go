@@ -2,7 +2,6 @@ package schema
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 	"strings"
 )
@@ -20,34 +19,51 @@ type want struct {
 // required in one of two forms.
 type spec struct {
 	typ      string
-	fields   []want
-	oneOf    []string
-	required uint32     // a bit for each field that is
-	byLen    [20][]byte // indexes of the fields whose names have this length
+	fields   []want // in the order of the text
+	oneOf    []Key
+	required []Key
+	by       [maxKeys]uint8 // the index of a key's field, and one more
 }
 
-var fields = map[string]*spec{
-	TypeWriterOpened:      parseSpec(TypeWriterOpened, "claim!s how!s previous:o carried:n void:a skipped:a evidence:o"),
-	TypeWriterReleased:    parseSpec(TypeWriterReleased, "reason!s by:s why:s"),
-	TypeSessionStarted:    parseSpec(TypeSessionStarted, "labels:o workspace:s posture:o task_kind:s phase:s parent:o trace:?"),
-	TypeUserMessage:       parseSpec(TypeUserMessage, "text|content text:s content:? partial:b model:s turn:?"),
-	TypeAssistantMessage:  parseSpec(TypeAssistantMessage, "text|content text:s content:? partial:b model:s turn:?"),
-	TypeReasoning:         parseSpec(TypeReasoning, "item!? model!s dialect:s"),
-	TypeToolCall:          parseSpec(TypeToolCall, "call_id!s name!s args!? args_sha256!s context:? turn:? tier:n phase:s dry_run:b key:s delivery:? redacted:a trace:?"),
-	TypeApprovalRequested: parseSpec(TypeApprovalRequested, "call_id!s approval_id!s reason!s expires_at:s"),
-	TypeDecision:          parseSpec(TypeDecision, "call_id!s decision!s gate!s by!s approval_id:s args_sha256:s grant:o rule:s policy_hash:s reason:s"),
-	TypeToolStarted:       parseSpec(TypeToolStarted, "call_id!s attempt!n executor!s tool_version:s deadline:s possibly_running:?"),
-	TypeToolResult:        parseSpec(TypeToolResult, "output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s"),
-	TypePhaseChanged:      parseSpec(TypePhaseChanged, "from!s to!s task_kind:s trigger:?"),
-	TypePostureChanged:    parseSpec(TypePostureChanged, "from!? to!o by!s reason!s"),
-	TypeStateChanged:      parseSpec(TypeStateChanged, "patch!?"),
-	TypeUsage:             parseSpec(TypeUsage, "model!s tokens!? cost:?"),
-	TypeTurnFailed:        parseSpec(TypeTurnFailed, "terminal_status!s error!o"),
-	TypeHistoryCompaction: parseSpec(TypeHistoryCompaction, "range!o summary!? strategy!s tail!?"),
-	TypeHistoryRewind:     parseSpec(TypeHistoryRewind, "to_seq!n reason:s"),
-	TypeSessionEnded:      parseSpec(TypeSessionEnded, "outcome!s reason:s"),
-	TypeDeadLetter:        parseSpec(TypeDeadLetter, "call_id:s reason!s deliveries!n message!?"),
-	TypeNote:              parseSpec(TypeNote, ""),
+// specs are those of the types, by the number of their name.
+var specs = []*spec{
+	parseSpec(TypeWriterOpened, "claim!s how!s previous:o carried:n void:a skipped:a evidence:o"),
+	parseSpec(TypeWriterReleased, "reason!s by:s why:s"),
+	parseSpec(TypeSessionStarted, "labels:o workspace:s posture:o task_kind:s phase:s parent:o trace:?"),
+	parseSpec(TypeUserMessage, "text|content text:s content:? partial:b model:s turn:?"),
+	parseSpec(TypeAssistantMessage, "text|content text:s content:? partial:b model:s turn:?"),
+	parseSpec(TypeReasoning, "item!? model!s dialect:s"),
+	parseSpec(TypeToolCall, "call_id!s name!s args!? args_sha256!s context:? turn:? tier:n phase:s dry_run:b key:s delivery:? redacted:a trace:?"),
+	parseSpec(TypeApprovalRequested, "call_id!s approval_id!s reason!s expires_at:s"),
+	parseSpec(TypeDecision, "call_id!s decision!s gate!s by!s approval_id:s args_sha256:s grant:o rule:s policy_hash:s reason:s"),
+	parseSpec(TypeToolStarted, "call_id!s attempt!n executor!s tool_version:s deadline:s possibly_running:?"),
+	parseSpec(TypeToolResult, "output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s"),
+	parseSpec(TypePhaseChanged, "from!s to!s task_kind:s trigger:?"),
+	parseSpec(TypePostureChanged, "from!? to!o by!s reason!s"),
+	parseSpec(TypeStateChanged, "patch!?"),
+	parseSpec(TypeUsage, "model!s tokens!? cost:?"),
+	parseSpec(TypeTurnFailed, "terminal_status!s error!o"),
+	parseSpec(TypeHistoryCompaction, "range!o summary!? strategy!s tail!?"),
+	parseSpec(TypeHistoryRewind, "to_seq!n reason:s"),
+	parseSpec(TypeSessionEnded, "outcome!s reason:s"),
+	parseSpec(TypeDeadLetter, "call_id:s reason!s deliveries!n message!?"),
+	parseSpec(TypeNote, ""),
+}
+
+var typeNames = func() *names {
+	var all []string
+	for _, s := range specs {
+		all = append(all, s.typ)
+	}
+	return newNames(all...)
+}()
+
+// specOf is nil for a type that is not known.
+func specOf[T string | []byte](typ T) *spec {
+	if n := number(typeNames, typ); n > 0 {
+		return specs[n-1]
+	}
+	return nil
 }
 
 // everywhere lists the fields that the data of any event may have.
@@ -60,31 +76,27 @@ func parseSpec(typ, text string) *spec {
 		if !required {
 			var ok bool
 			if name, kind, ok = strings.Cut(f, ":"); !ok {
-				s.oneOf = strings.Split(f, "|")
+				for name := range strings.SplitSeq(f, "|") {
+					s.oneOf = append(s.oneOf, keyOf(name))
+				}
 				continue
 			}
 		}
-		n := len(s.fields)
+		key := keyOf(name)
+		if key == 0 {
+			panic("schema: no number for " + name)
+		}
 		s.fields = append(s.fields, want{name, kind[0], required, values[typ+"."+name]})
-		s.byLen[len(name)] = append(s.byLen[len(name)], byte(n))
+		s.by[key] = uint8(len(s.fields))
 		if required {
-			s.required |= 1 << n
+			s.required = append(s.required, key)
 		}
 	}
 	return s
 }
 
-// find gives the index of a field, -1 if it is not known.
-func (s *spec) find(key []byte) int {
-	if len(key) < len(s.byLen) {
-		for _, i := range s.byLen[len(key)] {
-			if s.fields[i].name == string(key) {
-				return int(i)
-			}
-		}
-	}
-	return -1
-}
+// keyOf is the number of a key, 0 if it is not known.
+func keyOf[T string | []byte](name T) Key { return Key(number(keys, name)) }
 
 // values that one field of one type may have.
 var values = map[string][]string{
@@ -105,7 +117,10 @@ func CheckData(typ string, data []byte) error {
 
 // Check is CheckData for what has been read.
 func (f *Fields) Check(typ string) error {
-	spec := fields[typ]
+	spec := f.spec
+	if spec == nil || spec.typ != typ {
+		spec = specOf(typ)
+	}
 	if spec == nil {
 		if ephemeral[typ] {
 			return Errorf(EphemeralNotLoggable, "%s is only ever published live", typ)
@@ -132,16 +147,13 @@ func (f *Fields) Check(typ string) error {
 			return Errorf(LineTooLong, "%s: the patch has %d bytes; the limit is %d", typ, b.Bytes, MaxPatch).With("bytes", b.Bytes).With("limit", MaxPatch)
 		}
 	}
-	have, one := uint32(0), len(spec.oneOf) == 0
 	for i := range f.list {
-		key, v := f.At(i)
-		n := spec.find(key)
-		if n < 0 {
+		k := &f.list[i]
+		n := spec.by[k.known]
+		if n == 0 {
 			continue
 		}
-		w := &spec.fields[n]
-		have |= 1 << n
-		one = one || slices.Contains(spec.oneOf, w.name)
+		w, v := &spec.fields[n-1], f.value(k)
 		switch {
 		case w.kind == 's' && w.required && string(v) == `""`: // an empty call id or reason says nothing
 			return bad(w.name, "is empty")
@@ -151,11 +163,13 @@ func (f *Fields) Check(typ string) error {
 			return bad(w.name, "must be one of "+strings.ReplaceAll(strings.Join(w.allowed, ", "), `"`, ""))
 		}
 	}
-	if lack := spec.required &^ have; lack > 0 {
-		return bad(spec.fields[bits.TrailingZeros32(lack)].name, "is missing")
+	for _, k := range spec.required {
+		if f.at[k] == 0 {
+			return bad(keys.all[k-1], "is missing")
+		}
 	}
-	if !one {
-		return bad(strings.Join(spec.oneOf, " or "), "is missing")
+	if k := spec.oneOf; k != nil && f.at[k[0]] == 0 && f.at[k[1]] == 0 {
+		return bad(keys.all[k[0]-1]+" or "+keys.all[k[1]-1], "is missing")
 	}
 	return nil
 }

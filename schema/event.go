@@ -79,7 +79,7 @@ func Appendable(typ string) error {
 }
 
 // KnownType reports whether typ is one of the types above.
-func KnownType(typ string) bool { _, ok := fields[typ]; return ok }
+func KnownType(typ string) bool { return specOf(typ) != nil }
 
 // Unmarshal reads data into one of the structs below. Keys match exactly: the
 // standard decoder would let "CALL_ID" overwrite "call_id", and then two

@@ -12,16 +12,20 @@ import (
 // and again it allocates nothing. It is for one goroutine at a time.
 type Fields struct {
 	b    []byte
-	list []field // of the object that was read
-	keys []field // of the objects that are open, innermost last
+	list []field         // of the object that was read
+	keys []field         // of the objects that are open, innermost last
+	at   [maxKeys]uint32 // the index in list of each key that is known, and one more
 
-	session, typ string // of the line that was decoded last; they are valid
+	// Of the line that was decoded last; they are valid.
+	session, typ string
+	spec         *spec // of typ
 }
 
 // A field is a key, b[key:end] with its quotes, and the value behind it,
 // b[end+1:to].
 type field struct {
 	key, end, to int
+	known        Key
 	escaped      bool
 }
 
@@ -31,16 +35,14 @@ func (f *Fields) Read(data []byte) bool {
 	if len(data) > 0 && data[0] == '{' && f.walk(data) == len(data) {
 		return true
 	}
-	f.b, f.list = nil, f.list[:0]
+	f.walk(nil)
 	return false
 }
 
 // Refs is Refs of what has been read.
 func (f *Fields) Refs() ([]Blob, error) {
-	for i := range f.list {
-		if string(f.text(&f.list[i])) == "blobs" {
-			return Refs(f.b)
-		}
+	if f.at[keyBlobs] > 0 {
+		return Refs(f.b)
 	}
 	return nil, nil
 }
@@ -52,8 +54,18 @@ func (f *Fields) Len() int { return len(f.list) }
 // was read.
 func (f *Fields) At(i int) (key, value []byte) {
 	k := &f.list[i]
-	return f.text(k), f.b[k.end+1 : k.to : k.to]
+	return f.text(k), f.value(k)
 }
+
+// Get gives the value of a key, as it is written, nil if it is not there.
+func (f *Fields) Get(key Key) []byte {
+	if n := f.at[key]; n > 0 {
+		return f.value(&f.list[n-1])
+	}
+	return nil
+}
+
+func (f *Fields) value(k *field) []byte { return f.b[k.end+1 : k.to : k.to] }
 
 func (f *Fields) text(k *field) []byte {
 	if k.escaped {
@@ -74,13 +86,20 @@ func (f *Fields) of(data []byte) bool {
 // should have written, is sound JSON and passes. Every byte of every log goes
 // through this, so it only says no; diagnose finds out why.
 func (f *Fields) walk(b []byte) int {
+	for i := range f.list {
+		f.at[f.list[i].known] = 0
+	}
 	f.b, f.list, f.keys = b, f.list[:0], f.keys[:0]
-	n := f.value(0, 1)
-	f.b = b[:max(n, 0)]
+	n := f.any(0, 1)
+	if n < 0 {
+		f.b, f.list, f.at = nil, f.list[:0], [maxKeys]uint32{}
+		return n
+	}
+	f.b = b[:n]
 	return n
 }
 
-func (f *Fields) value(i, level int) int {
+func (f *Fields) any(i, level int) int {
 	b := f.b
 	if i >= len(b) {
 		return -1
@@ -99,7 +118,7 @@ func (f *Fields) value(i, level int) int {
 			return i + 1
 		}
 		for {
-			if i = f.value(i, level+1); i < 0 || i >= len(b) {
+			if i = f.any(i, level+1); i < 0 || i >= len(b) {
 				return -1
 			}
 			i++
@@ -140,24 +159,27 @@ func (f *Fields) object(i, level int) int {
 			return -1
 		}
 		k := field{key: i, end: end, escaped: escaped}
-		bit := uint64(1) << ((int(b[i+1]) + 7*int(b[end-2]) + 31*(end-i)) & 63)
-		if escaped {
-			bit = ^uint64(0) // it may be any of those before, and any behind it may be this one
+		if level == 1 {
+			k.known = keyOf(f.text(&k))
 		}
-		if many != nil {
+		if k.known > 0 {
+			if f.at[k.known] > 0 {
+				return -1
+			}
+			f.at[k.known] = uint32(len(f.list) + 1)
+		} else if many != nil {
 			key := f.text(&k)
 			if _, twice := many[string(key)]; twice {
 				return -1
 			}
 			many[string(key)] = struct{}{}
 		} else {
-			if seen&bit != 0 {
-				key := f.text(&k)
-				for j := base; j < len(f.keys); j++ {
-					if bytes.Equal(f.text(&f.keys[j]), key) {
-						return -1
-					}
-				}
+			bit := uint64(1) << ((int(b[i+1]) + 7*int(b[end-2]) + 31*(end-i)) & 63)
+			if escaped {
+				bit = ^uint64(0) // it may be any of those before, and any behind it may be this one
+			}
+			if seen&bit != 0 && f.twice(&k, base) {
+				return -1
 			}
 			seen |= bit
 			if f.keys = append(f.keys, k); len(f.keys)-base == manyKeys {
@@ -167,7 +189,7 @@ func (f *Fields) object(i, level int) int {
 				}
 			}
 		}
-		to := f.value(end+1, level+1)
+		to := f.any(end+1, level+1)
 		if to < 0 || to >= len(b) {
 			return -1
 		}
@@ -184,6 +206,19 @@ func (f *Fields) object(i, level int) int {
 			return -1
 		}
 	}
+}
+
+// twice reports whether a key is one of those from base on.
+func (f *Fields) twice(k *field, base int) bool {
+	for i := range f.keys[base:] {
+		other := &f.keys[base+i]
+		if k.escaped || other.escaped || other.end-other.key == k.end-k.key {
+			if bytes.Equal(f.text(other), f.text(k)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // skipString gives the offset behind the string that begins at b[i], which is

@@ -194,12 +194,12 @@ func (e *Event) parse(line []byte) bool {
 	}
 	p := parser{b: line}
 	var session, typ []byte
-	ok := p.lit(`{"v":1,"session":"`) && p.text(&session) && (string(session) == e.read.session && len(session) > 0 || validSession(session)) &&
+	ok := p.lit(`{"v":1,"session":"`) && (p.again(e.read.session, &session) || p.text(&session) && validSession(session)) &&
 		p.lit(`","seq":`) && p.uint(&e.Seq) && e.Seq > 0 &&
 		p.lit(`,"epoch":`) && p.uint(&e.Epoch) && e.Epoch > 0 &&
 		p.lit(`,"id":"`) && p.ulid(&e.ID) &&
 		p.lit(`","ts":"`) && p.time(&e.Time) &&
-		p.lit(`","type":"`) && p.text(&typ) && (len(typ) > 0 && string(typ) == e.read.typ || validType(typ)) &&
+		p.lit(`","type":"`) && p.text(&typ) && (specOf(typ) != nil || validType(typ)) &&
 		p.lit(`","data":`) && p.value((*[]byte)(&e.Data), e.read)
 	if !ok {
 		return false
@@ -215,8 +215,8 @@ func (e *Event) parse(line []byte) bool {
 		e.read.session = string(session)
 	}
 	if e.read.typ != string(typ) {
-		if s := fields[string(typ)]; s != nil {
-			e.read.typ = s.typ
+		if e.read.spec = specOf(typ); e.read.spec != nil {
+			e.read.typ = e.read.spec.typ
 		} else {
 			e.read.typ = string(typ)
 		}
@@ -319,6 +319,15 @@ func (p *parser) text(out *[]byte) bool {
 	}
 	*out, p.b = p.b[:i], p.b[i:]
 	return true
+}
+
+// again is text that is the same as in the line before, "" for none.
+func (p *parser) again(was string, out *[]byte) bool {
+	if n := len(was); n > 0 && len(p.b) > n && p.b[n] == '"' && string(p.b[:n]) == was {
+		*out, p.b = p.b[:n], p.b[n:]
+		return true
+	}
+	return false
 }
 
 func (p *parser) uint(out *uint64) bool {
