@@ -151,12 +151,7 @@ func (s *Slot) writeBlob(b *os.Root, name string, damaged bool, write func(io.Wr
 	if err := f.Chmod(0o600); err != nil {
 		return fail("a blob's mode cannot be set", err)
 	}
-	l, err := lockOf(f)
-	if err != nil {
-		return fail("a blob cannot be locked", err)
-	}
-	defer l.Close()
-	if _, err := l.TryLock(); err != nil { // not got, a Sweep is looking; the rename tells what it did
+	if _, err := tryLock(f, exclusive); err != nil { // not got, a Sweep is looking; the rename tells what it did
 		return fail("a blob cannot be locked", err)
 	}
 	if err := write(&blobWriter{slot: s, f: f}); err != nil {

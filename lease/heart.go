@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"steno/schema"
 )
 
@@ -151,8 +149,7 @@ type heart struct {
 	// Of Join, then of the goroutine, then of whoever ended it.
 	beat Beat
 	dir  *os.Root
-	file *os.File
-	lock *flock.Flock // held while the holder lives: that is how others know that it is dead
+	file *os.File // locked while the holder lives: that is how others know that it is dead
 }
 
 func (t *heart) run() {
@@ -247,10 +244,10 @@ func (t *heart) make() bool {
 	if t.file, err = t.dir.OpenFile("beat", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600); err != nil {
 		return false
 	}
-	if t.lock, err = lockOf(t.file); err != nil || t.file.Chmod(0o600) != nil {
+	if t.file.Chmod(0o600) != nil {
 		return false
 	}
-	ok, err := t.lock.TryLock()
+	ok, err := tryLock(t.file, exclusive)
 	return ok && err == nil
 }
 
@@ -275,10 +272,6 @@ func (t *heart) remove() {
 		}
 		t.file.Close()
 		t.file = nil
-	}
-	if t.lock != nil {
-		t.lock.Close()
-		t.lock = nil
 	}
 	if t.dir != nil {
 		t.dir.Close()
@@ -336,12 +329,7 @@ func sweepOne(all *os.Root, name string) {
 		return
 	}
 	defer f.Close()
-	l, err := lockOf(f)
-	if err != nil {
-		return
-	}
-	defer l.Close()
-	if ok, err := l.TryRLock(); err == nil && ok {
+	if ok, err := tryLock(f, shared); err == nil && ok {
 		_ = dir.Remove("beat")
 		_ = all.Remove(name)
 	}

@@ -328,15 +328,11 @@ func (d *Dir) Held(epoch uint64) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	l, err := lockOf(f)
+	ok, err := tryLock(f, shared)
 	if err != nil {
 		return false, readFailed(d.name, err)
 	}
-	ok, err := l.TryRLock()
-	if err != nil {
-		return false, readFailed(d.name, err)
-	}
-	return !ok, l.Close()
+	return !ok, nil
 }
 
 // Status gathers the evidence about the newest segment and decides. It needs no

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gofrs/flock"
 	"github.com/oklog/ulid/v2"
 
 	"steno/schema"
@@ -98,9 +97,8 @@ func (r *record) fits(line, lines []byte) bool {
 // A logFile is one file of our own log.
 type logFile struct {
 	id, name   string
-	file       *os.File
+	file       *os.File // whose lock says that its process lives
 	info       os.FileInfo
-	lock       *flock.Flock // says that its process lives
 	size       int64
 	generation uint64
 	place      int64           // where the next record goes
@@ -127,10 +125,7 @@ func newLogFile(dir *os.Root, size int64, faults *Faults) (_ *logFile, err error
 	if err := f.file.Chmod(0o600); err != nil {
 		return nil, err
 	}
-	if f.lock, err = lockOf(f.file); err != nil {
-		return nil, err
-	}
-	if ok, err := f.lock.TryLock(); err != nil || !ok {
+	if ok, err := tryLock(f.file, exclusive); err != nil || !ok {
 		return nil, errors.Join(errForeign, err)
 	}
 	if err := reserve(f.file, 0, size); IsFull(err) {
@@ -173,12 +168,7 @@ func (f *logFile) remove(dir *os.Root) {
 	f.close()
 }
 
-func (f *logFile) close() {
-	f.file.Close()
-	if f.lock != nil {
-		f.lock.Close()
-	}
-}
+func (f *logFile) close() { f.file.Close() }
 
 func syncFolder(dir *os.Root, faults *Faults) error {
 	d, err := dir.Open(".")

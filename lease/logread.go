@@ -51,6 +51,7 @@ type logIndex struct {
 	first      uint64 // generation of its first record, 0 if that cannot be read
 	generation uint64 // that counts
 	end        int64  // up to here it is read
+	searched   bool   // its writer is dead, and all of it was read
 	extents    map[epochOf][]extent
 }
 
@@ -254,6 +255,10 @@ func (x *logIndex) moved() bool {
 // read reads on from where the file was read to, anew if it is of another
 // generation than then.
 func (x *logIndex) read() error {
+	if x.searched {
+		return nil
+	}
+	dead := x.dead() // then nothing is added any more
 	if _, r, _ := x.line(0); x.extents == nil || r.generation != x.first {
 		x.first, x.generation, x.end, x.extents = r.generation, r.generation, 0, map[epochOf][]extent{}
 	}
@@ -268,8 +273,14 @@ func (x *logIndex) read() error {
 			continue
 		}
 		// The end; or a write of several records that a power cut has left in
-		// part, or damage: those behind are sound.
+		// part, or damage: those behind are sound. One who lives writes record
+		// behind record, and leaves no such place: what cannot be read yet will
+		// be.
+		if !dead {
+			return nil
+		}
 		if place, err = x.next(place + 1); err != nil || place < 0 {
+			x.searched = err == nil && supported(x.file) == nil // elsewhere a free lock proves nothing
 			return err
 		}
 	}

@@ -88,7 +88,7 @@ func (h *Holders) sweepLogs(stop <-chan struct{}) {
 			select {
 			case <-stop:
 			default:
-				if h.dead(x) && h.unneeded(x, stop) {
+				if x.dead() && h.unneeded(x, stop) {
 					_ = dir.Remove(name)
 				}
 			}
@@ -102,14 +102,9 @@ func (h *Holders) sweepLogs(stop <-chan struct{}) {
 }
 
 // dead reports whether nobody holds the lock of a file.
-func (h *Holders) dead(x *logIndex) bool {
-	l, err := lockOf(x.file)
-	if err != nil {
-		return false
-	}
-	defer l.Close()
-	ok, err := l.TryRLock()
-	return ok && err == nil
+func (x *logIndex) dead() bool {
+	ok, err := tryLock(x.file, shared)
+	return ok && err == nil && unlock(x.file) == nil
 }
 
 func (h *Holders) unneeded(x *logIndex, stop <-chan struct{}) bool {

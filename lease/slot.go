@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gofrs/flock"
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
 
@@ -22,15 +21,14 @@ type Slot struct {
 	dir   *Dir
 	epoch uint64
 	name  string
-	after string // name of the successor's slot
-	file  *os.File
+	after string   // name of the successor's slot
+	file  *os.File // locked; kept reachable, since a collected file would drop the lock
 	node  node
-	seen  unix.Stat_t  // of the last look, kept so that a check makes no garbage
-	lock  *flock.Flock // kept reachable: a collected handle would drop the lock
-	fresh bool         // the seal is not written yet
-	lane  *Lane        // nil if nobody beats for it
-	log   *Log         // nil if each append syncs the segment
-	dead  error        // why it takes no more writes
+	seen  unix.Stat_t // of the last look, kept so that a check makes no garbage
+	fresh bool        // the seal is not written yet
+	lane  *Lane       // nil if nobody beats for it
+	log   *Log        // nil if each append syncs the segment
+	dead  error       // why it takes no more writes
 
 	// The keeper of the log syncs the segment beside its appends.
 	size    atomic.Int64 // of what we have written
@@ -68,10 +66,7 @@ func (d *Dir) claim(epoch uint64, header []byte, room int64) (*Slot, error) {
 	if err := f.Chmod(0o600); err != nil { // whatever the umask says
 		return fail(writeFailed(d.name, "the claim's mode cannot be set", err))
 	}
-	if s.lock, err = lockOf(f); err != nil {
-		return fail(readFailed(d.name, err))
-	}
-	if ok, err := s.lock.TryLock(); err != nil {
+	if ok, err := tryLock(f, exclusive); err != nil {
 		return fail(schema.Errorf(schema.LeaseStoreUnsupported, "a new file cannot be locked here").With("session", d.name).Cause(err))
 	} else if !ok { // a Sweep is looking at the file, which is not locked yet
 		return fail(taken(d.name, epoch))
@@ -358,11 +353,8 @@ func (s *Slot) sweep(dir *os.Root, prefix string) {
 		if err != nil {
 			continue
 		}
-		if l, err := lockOf(t); err == nil {
-			if ok, err := l.TryRLock(); err == nil && ok {
-				_ = dir.Remove(name)
-			}
-			l.Close()
+		if ok, err := tryLock(t, shared); err == nil && ok {
+			_ = dir.Remove(name)
 		}
 		t.Close()
 	}
@@ -383,10 +375,6 @@ func (s *Slot) Close() error {
 func (s *Slot) close() error {
 	s.syncing.Lock()
 	s.closed = true
-	err := s.file.Close()
-	s.syncing.Unlock()
-	if s.lock != nil {
-		err = errors.Join(err, s.lock.Close())
-	}
-	return err
+	defer s.syncing.Unlock()
+	return s.file.Close()
 }

@@ -2,10 +2,8 @@ package lease
 
 import (
 	"errors"
-	"fmt"
 	"os"
 
-	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
 
 	"steno/schema"
@@ -15,13 +13,6 @@ const openNonblock = unix.O_NONBLOCK
 
 // maxLinks: a claim is published by a rename and never has a second name.
 const maxLinks = 1
-
-// lockOf gives the lock of a file that is open already. gofrs/flock opens by
-// path; through /proc the path leads to this very file, whatever has become of
-// its name, and the read-only flag keeps it from creating one.
-func lockOf(f *os.File) (*flock.Flock, error) {
-	return flock.New(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), flock.SetFlag(os.O_RDONLY)), nil
-}
 
 // publish gives a claim its name, in one step that fails if the slot is taken.
 func publish(d *Dir, tmp, name string) error {
