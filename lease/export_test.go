@@ -6,3 +6,8 @@ var SetAside = setAside
 // Superseded reports whether the lines of a log that a segment has are not needed
 // any more.
 var Superseded = (*Holders).superseded
+
+// AppendRecord appends a record of a log's first generation.
+func AppendRecord(b []byte, id string, place int64, session string, epoch uint64, offset int64, lines []byte) []byte {
+	return appendRecord(b, id, &record{generation: 1, place: place, session: session, epoch: epoch, offset: offset, bytes: int64(len(lines))}, lines)
+}
