@@ -344,7 +344,11 @@ func (f *Files) Tail(_ context.Context, session string, epoch uint64, holder str
 		return nil, err
 	}
 	defer d.Close()
-	return d.Tail(f.holders, holder, epoch, size)
+	t, err := d.Tail(f.holders, holder, epoch, size)
+	if errors.Is(err, schema.NotFound) { // it lies in the archive, and was synced before it was packed
+		return nil, nil
+	}
+	return t, err
 }
 
 // Lease says who writes a session, as far as that can be said at once.

@@ -1,6 +1,7 @@
 package journal_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"steno/journal"
 	"steno/journal/journaltest"
+	"steno/lease"
 	"steno/schema"
 )
 
@@ -265,5 +267,51 @@ func TestEveryFaultWhileASessionIsPacked(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What the disk has made another byte of is found when it is read back, and
+// nothing is taken away.
+func TestAnArchiveThatIsReadBackWrongTakesNothingAway(t *testing.T) {
+	t.Parallel()
+	files := journaltest.Files(t)
+	told := worn(t, files)
+	n, fell := 0, 0
+	for nth := 1; nth < 30; nth++ {
+		was := contents(t, folder(files, "s1"))
+		before, err := os.ReadFile(archive(files, "s1"))
+		must(t, err)
+		n = 0
+		store := files.WithFaults(&lease.Faults{Write: func(f *os.File, b []byte) (int, error) {
+			if filepath.Base(filepath.Dir(f.Name())) != "archive" {
+				return f.Write(b)
+			}
+			if n++; n == nth {
+				b = bytes.Clone(b)
+				b[len(b)/2] ^= 4
+			}
+			return f.Write(b)
+		}})
+		if _, err := store.Pack(ctx, "s1", packOptions()); err == nil {
+			break // it has fewer writes
+		} else if !errors.Is(err, schema.LogWriteFailed) {
+			t.Fatalf("write %d: %v", nth, err)
+		}
+		fell++
+		now := contents(t, folder(files, "s1"))
+		for name, b := range was {
+			if now[name] != b {
+				t.Errorf("write %d: %s is gone", nth, name)
+			}
+		}
+		if after, err := os.ReadFile(archive(files, "s1")); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("write %d: the archive before is gone: %v", nth, err)
+		}
+	}
+	if fell < 10 {
+		t.Errorf("only %d writes were changed", fell)
+	}
+	if l := journaltest.Verify(t, files, "s1"); len(l.Missing(told)) > 0 {
+		t.Errorf("missing: %v", l.Missing(told))
 	}
 }

@@ -1,17 +1,16 @@
 package journal_test
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
 	"steno/journal/journaltest"
@@ -178,4 +177,204 @@ func same(t *testing.T, have, want map[string]string) {
 	}
 }
 
-var _ = []any{bytes.Equal, context.Background, errors.Is, io.EOF}
+// Whoever reads while a session is packed, at any step, sees all of it.
+func TestAReaderBesideAPackerSeesTheWholeSession(t *testing.T) {
+	t.Parallel()
+	store, faults := journaltest.Faulty(journaltest.Files(t))
+	worn(t, store)
+	want := lines(t, journaltest.Verify(t, store, "s1"))
+	reader, err := journal.OpenFiles(store.Dir(), false) // of another process, which remembers nothing
+	must(t, err)
+	defer reader.Close()
+	looks := 0
+	faults.Each(func(point string) {
+		if point == journaltest.Listed || looks == 0 && point == journaltest.Write { // the reader's own, and the claim, which it would wait for
+			return
+		}
+		if st, err := reader.Lease(ctx, "s1"); err == nil && !st.Sealed {
+			return // it would wait for the seal
+		}
+		looks++
+		if l := journaltest.Verify(t, reader, "s1"); !strings.HasPrefix(lines(t, l), want) {
+			t.Errorf("%s: %d events", point, len(l.Events))
+		}
+	})
+	pack(t, store, "s1")
+	faults.Each(nil)
+	if looks < 20 {
+		t.Errorf("only %d looks", looks)
+	}
+}
+
+func TestAPackedSessionIsWrittenAsBefore(t *testing.T) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+	must(t, err)
+	long := journaltest.Large(1, 400_000)
+	entry := journal.Entry{ID: ulid.Make(), Type: schema.TypeNote, Data: journaltest.Note("with an id").Data}
+	records := journaltest.Append(t, j, entry)
+	for i := range 30 { // over the borders of frames
+		records = append(records, journaltest.Append(t, j, journaltest.Note(fmt.Sprint(i, journaltest.Large(1, 99_990+i))), journaltest.Note(fmt.Sprint(i)))...)
+	}
+	records = append(records, journaltest.Append(t, j, journaltest.Note(long))...)
+	must(t, j.Release(ctx, "done"))
+	pack(t, store, "s1")
+	j = journaltest.Open(t, store, "s1")
+	if j.How() != schema.HowResumed || j.Epoch() != 3 {
+		t.Errorf("it is opened as %s, epoch %d", j.How(), j.Epoch())
+	}
+	for _, want := range records {
+		if r, err := j.Event(ctx, want.Seq); err != nil || string(r.Line) != string(want.Line) {
+			t.Errorf("event %d is read back as %.80s, %v", want.Seq, r.Line, err)
+		}
+	}
+	// A recorded id is answered from the archive, and a blob that lies there is read.
+	again := journaltest.Append(t, j, entry)
+	if again[0].Seq != records[0].Seq || j.Head().Seq != records[len(records)-1].Seq+4 {
+		t.Errorf("appended again it is %d; the head is %v", again[0].Seq, j.Head())
+	}
+	last := records[len(records)-1]
+	if whole, err := j.Whole(ctx, last.Data); err != nil || string(whole) != string(journaltest.Note(long).Data) {
+		t.Errorf("the blob is read back as %.80s, %v", whole, err)
+	}
+	// The same value again is one blob more, in the folder, and one when packed.
+	journaltest.Append(t, j, journaltest.Note(long))
+	must(t, j.Release(ctx, "done"))
+	journaltest.Verify(t, store, "s1")
+	if p := pack(t, store, "s1"); p.Blobs != 1 {
+		t.Errorf("packed: %+v", p)
+	}
+}
+
+func TestWhoMayBeWritingIsNotPackedOrRemoved(t *testing.T) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	do := map[string]func() (journal.Packed, error){
+		"pack":   func() (journal.Packed, error) { return store.Pack(ctx, "s1", packOptions()) },
+		"remove": func() (journal.Packed, error) { return store.Remove(ctx, "s1", packOptions()) },
+	}
+	refused := func(kind schema.Kind, pid int) {
+		t.Helper()
+		before := contents(t, store.Dir())
+		for what, f := range do {
+			_, err := f()
+			if !errors.Is(err, kind) {
+				t.Errorf("%s: %v, want %s", what, err, kind)
+			} else if d := schema.AsError(err).Details; pid > 0 && d["pid"] != pid {
+				t.Errorf("%s: it does not name process %d: %v", what, pid, d)
+			}
+		}
+		after := contents(t, store.Dir())
+		for name := range before {
+			if strings.HasPrefix(name, "holders") {
+				delete(before, name)
+				delete(after, name)
+			}
+		}
+		same(t, after, before)
+	}
+	refused(schema.NotFound, 0)
+	p := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", Step: true})
+	p.WaitFor("open", 1)
+	refused(schema.SessionWriterActive, p.PID())
+	// It is forced out, and lives: what it still writes must not be lost in between.
+	p.Stop()
+	force := journaltest.Options()
+	force.Force, force.Reason = true, "the test says so"
+	j, err := journal.Open(ctx, store, "s1", force)
+	must(t, err)
+	must(t, j.Release(ctx, "done"))
+	refused(schema.SessionWriterActive, p.PID())
+	p.Kill()
+	grown(t, store, "s1", 1)
+	path := filepath.Join(folder(store, "s1"), "000003.jsonl")
+	sound, err := os.ReadFile(path)
+	must(t, err)
+	must(t, os.WriteFile(path, []byte(strings.Replace(string(sound), "tool_started", "tool_startee", 1)), 0o600))
+	refused(schema.CorruptLogLine, 0)
+	must(t, os.WriteFile(path, sound, 0o600))
+	dry := packOptions()
+	dry.DryRun = true
+	before := contents(t, filepath.Join(store.Dir(), "sessions"))
+	for _, f := range []func() (journal.Packed, error){
+		func() (journal.Packed, error) { return store.Pack(ctx, "s1", dry) },
+		func() (journal.Packed, error) { return store.Remove(ctx, "s1", dry) },
+	} {
+		if p, err := f(); err != nil || p.Epoch != 0 || p.Segments != 3 || p.Head.Seq == 0 {
+			t.Errorf("a look: %+v, %v", p, err)
+		}
+	}
+	same(t, contents(t, filepath.Join(store.Dir(), "sessions")), before)
+	pack(t, store, "s1")
+	// The archive of another history is not mixed with this one.
+	must(t, os.WriteFile(filepath.Join(folder(store, "s1"), "000003.jsonl"), []byte(strings.Replace(string(sound), "so so", "so  so", 1)), 0o600))
+	_, err = store.Pack(ctx, "s1", packOptions())
+	if !errors.Is(err, schema.CorruptLogLine) {
+		t.Errorf("it is packed with %v", err)
+	}
+	must(t, os.WriteFile(filepath.Join(folder(store, "s1"), "000003.jsonl"), append(sound, "surplus"...), 0o600))
+	if _, err = store.Pack(ctx, "s1", packOptions()); !errors.Is(err, schema.AlreadyExists) {
+		t.Errorf("it is packed with %v", err)
+	}
+	must(t, os.WriteFile(filepath.Join(folder(store, "s1"), "000003.jsonl"), sound, 0o600))
+	pack(t, store, "s1")
+	if p, err := store.Remove(ctx, "s1", packOptions()); err != nil || p.Segments != 6 || p.Freed == 0 {
+		t.Errorf("removed: %+v, %v", p, err)
+	}
+	gone(t, store, "s1")
+	// Somebody who came too late has claimed the slot above, and died.
+	claimAndDie(t, store, "s1", newest(t, store)+1)
+	if _, err := journaltest.Read(store, "s1", journal.ScanOptions{}); !errors.Is(err, schema.NotFound) {
+		t.Errorf("it is read with %v", err)
+	}
+	if _, err := journal.Open(ctx, store, "s1", journaltest.Options()); !errors.Is(err, schema.AlreadyExists) {
+		t.Errorf("it is opened with %v", err)
+	}
+}
+
+// An archive alone is the session, too: nothing else is needed to restore one.
+func TestAnArchiveStandsForAFolderWithoutSegments(t *testing.T) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	told := grown(t, store, "s1", 2)
+	told = append(told, pack(t, store, "s1").Head)
+	want := lines(t, journaltest.Verify(t, store, "s1"))
+	must(t, os.Remove(filepath.Join(folder(store, "s1"), "000003.jsonl")))
+	if st, err := store.Lease(ctx, "s1"); err != nil || st.State != lease.Available || st.Epoch != 3 {
+		t.Errorf("the lease is %+v, %v", st, err)
+	}
+	if l := journaltest.Verify(t, store, "s1"); lines(t, l) != want || len(l.Findings) > 0 {
+		t.Errorf("%d events, findings %v", len(l.Events), l.Findings)
+	}
+	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+	must(t, err)
+	if j.Epoch() != 4 || j.How() != schema.HowResumed {
+		t.Errorf("it goes on in epoch %d, %s", j.Epoch(), j.How())
+	}
+	journaltest.Append(t, j, journaltest.Note("goes on"))
+	told = append(told, j.Head())
+	must(t, j.Close())
+	if l := journaltest.Verify(t, store, "s1"); len(l.Missing(told)) > 0 {
+		t.Errorf("missing: %v", l.Missing(told))
+	}
+	// Without its folder it is not there, and its id is not given to another history.
+	must(t, os.RemoveAll(folder(store, "s1")))
+	if _, err := journaltest.Read(store, "s1", journal.ScanOptions{}); !errors.Is(err, schema.NotFound) {
+		t.Errorf("it is read with %v", err)
+	}
+	if _, err := journal.Open(ctx, store, "s1", journaltest.Options()); !errors.Is(err, schema.AlreadyExists) {
+		t.Errorf("it is opened with %v", err)
+	}
+}
+
+// Only Pack and Remove may say what the reasons say.
+func TestAReleaseDoesNotRemove(t *testing.T) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	j := journaltest.Open(t, store, "s1")
+	must(t, j.Release(ctx, schema.ReasonRemoved))
+	if l := journaltest.Verify(t, store, "s1"); !strings.Contains(string(l.Events[2].Data), `"asked for: removed"`) {
+		t.Errorf("it is released with %s", l.Events[2].Data)
+	}
+}
