@@ -289,10 +289,15 @@ func (f *Files) members(w *fileWriter, h *holding) (members []*member, err error
 			}
 		}
 	}
+	sortMembers(members)
+	return members, nil
+}
+
+// sortMembers puts members into the order of an archive.
+func sortMembers(members []*member) {
 	slices.SortFunc(members, func(a, b *member) int {
 		return cmp.Or(strings.Compare(a.name, b.name), cmp.Compare(a.epoch, b.epoch)) // a segment has no such name
 	})
-	return members, nil
 }
 
 // settled makes a blob in the folder durable, and says how long its file is and
