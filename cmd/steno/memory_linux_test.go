@@ -160,6 +160,13 @@ func TestALongLogNeedsLittleMemory(t *testing.T) {
 	if out := good(t, dir, "lease", "show", "s1", "-o", "json"); pick(t, out, "/epoch") != 2.0 {
 		t.Errorf("nobody went on with it: %s", out)
 	}
+	// Packed it needs no more, and neither does packing it.
+	if out := small(t, dir, "session", "pack", "s1", "-o", "json"); pick(t, out, "/applied") != true {
+		t.Errorf("pack says %s", out)
+	}
+	if out := small(t, dir, "verify", "s1", "-o", "json"); pick(t, out, "/events") != float64(4*batches*calls+6) || pick(t, out, "/ok") != true {
+		t.Errorf("verify says %s", out)
+	}
 }
 
 // A segment of any size is read in the memory of a few lines.
