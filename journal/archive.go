@@ -297,7 +297,9 @@ func readTable(f io.ReaderAt, size int64) (sizes []int, x *index, err error) {
 		return nil, nil, fault(fmt.Sprintf("it has %d parts; the limit is %d", n, maxFrames))
 	}
 	b := make([]byte, table-tableTrailer)
-	if _, err := f.ReadAt(b, size-table); err != nil {
+	if _, err := f.ReadAt(b, size-table); err == io.EOF {
+		return nil, nil, cut // meanwhile
+	} else if err != nil {
 		return nil, nil, err
 	}
 	if binary.LittleEndian.Uint32(b) != tableMagic || int64(binary.LittleEndian.Uint32(b[4:])) != table-8 {

@@ -20,7 +20,8 @@ import (
 )
 
 // Files is the store on a local disk: a folder per session under
-// <dir>/sessions, a file per segment. It may be used from many goroutines, and
+// <dir>/sessions, a file per segment, and for what was packed of a session one
+// file under <dir>/archive. It may be used from many goroutines, and
 // by many processes at once.
 type Files struct {
 	root      *os.Root // <dir>

@@ -39,7 +39,8 @@ type Store interface {
 	Blob(ctx context.Context, session, sha256 string) (r io.ReadCloser, size int64, err error)
 
 	// Lease says who writes a session, as far as that can be said without
-	// waiting; see lease.Observe.
+	// waiting; see lease.Observe. A session that was removed is the NotFound of
+	// lease.Status.Gone.
 	Lease(ctx context.Context, session string) (lease.Status, error)
 
 	// Tail gives what the commit log of the holder that wrote a segment has of

@@ -172,7 +172,8 @@ func (m *Memory) Lease(_ context.Context, session string) (lease.Status, error) 
 		return lease.Status{}, err
 	}
 	e.Held, e.Moved = g.held, true // what holds it is this process
-	return e.Status(), nil
+	st := e.Status()
+	return st, st.Gone(session)
 }
 
 // Claim takes a free slot.

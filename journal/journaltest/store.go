@@ -63,6 +63,7 @@ var storeTests = []storeTest{
 	{"a claim that was never sealed is void", suite.void},
 	{"a reader beside a writer sees a prefix", suite.prefix},
 	{"an event with a recorded id is answered with the record", suite.again},
+	{"a session that was removed is not_found, and its id stays taken", suite.removed},
 	{"the largest line fits and one byte more is line_too_long", suite.largest},
 	{"twenty sessions written at once are each intact", suite.twenty},
 	{"reading changes nothing", suite.readingIsFree},

@@ -1,11 +1,15 @@
 package journaltest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
 	"steno/lease"
@@ -307,4 +311,57 @@ func (s suite) readingIsFree() {
 		s.Errorf("the segments were %v and are %v", before, after)
 	}
 	Append(s, j, Note("and its writer has not noticed"))
+}
+
+// removed writes what a removal leaves: a segment that ends in its reason.
+func (s suite) removed() {
+	j, err := journal.Open(ctx, s.store, "s1", Options())
+	if err != nil {
+		s.Fatal(err)
+	}
+	head := j.Head()
+	if err := j.Release(ctx, "done"); err != nil {
+		s.Fatal(err)
+	}
+	if j.Head().Seq != head.Seq+1 {
+		s.Fatalf("it is released with %v", j.Head())
+	}
+	head = j.Head()
+	w, header := s.claim("s1", 2)
+	claim, err := schema.DecodeClaim(bytes.TrimSuffix(header, []byte("\n")), "s1", 2)
+	if err != nil {
+		s.Fatal(err)
+	}
+	size := s.segments("s1")[0].Size
+	seal := schema.Seal{Claim: claim.Sum.String(), How: schema.HowResumed,
+		Previous: &schema.Previous{Epoch: 1, Len: &size, Size: &size, Seq: head.Seq, Sum: head.Sum}}
+	opened := schema.Event{Session: "s1", Seq: head.Seq + 1, Epoch: 2, ID: ulid.Make(), Time: time.Now(), Type: schema.TypeWriterOpened, Data: seal.Data(), Dur: head.Seq, Prev: head.Sum}
+	lines := opened.Append(nil)
+	last := schema.Event{Session: "s1", Seq: head.Seq + 2, Epoch: 2, ID: ulid.Make(), Time: time.Now(), Type: schema.TypeWriterReleased,
+		Data: schema.Released{Reason: schema.ReasonRemoved, By: "a test", Why: "it says so"}.Data(), Dur: head.Seq, Prev: opened.Sum}
+	if o, err := w.Append(ctx, last.Append(lines), true); o != journal.Stored || err != nil {
+		s.Fatalf("append: %v, %v", o, err)
+	}
+	_, err = s.store.Lease(ctx, "s1")
+	s.want(err, schema.NotFound, "its lease")
+	_, err = Read(s.store, "s1", journal.ScanOptions{})
+	s.want(err, schema.NotFound, "reading it")
+	if err := w.Release(); err != nil {
+		s.Fatal(err)
+	}
+	opt := Options()
+	_, err = journal.Open(ctx, s.store, "s1", opt)
+	s.want(err, schema.AlreadyExists, "making it anew")
+	opt.Create = false
+	_, err = journal.Open(ctx, s.store, "s1", opt)
+	s.want(err, schema.NotFound, "opening it")
+	// Whoever came too late and has claimed the slot above changes nothing.
+	late, _ := s.claim("s1", 3)
+	if err := late.Release(); err != nil {
+		s.Fatal(err)
+	}
+	_, err = Read(s.store, "s1", journal.ScanOptions{})
+	s.want(err, schema.NotFound, "reading it below a claim")
+	_, err = journal.Open(ctx, s.store, "s1", Options())
+	s.want(err, schema.AlreadyExists, "making it anew above a claim")
 }
