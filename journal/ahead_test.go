@@ -9,6 +9,7 @@ import (
 	"steno/journal"
 	"steno/journal/journaltest"
 	"steno/replay"
+	"steno/schema"
 )
 
 // items is all that a scan says, in its order.
@@ -99,5 +100,46 @@ func TestAScanMayBeLeftAnywhere(t *testing.T) {
 		if n != left+1 {
 			t.Fatalf("left after %d items", n)
 		}
+	}
+}
+
+// A reader that compares no sums finds what has no form of an event, no number or
+// no link, and cannot find a byte that was changed inside a value. Whoever writes
+// compares them.
+func TestATrustedReadingComparesNoSums(t *testing.T) {
+	t.Parallel()
+	trusted := func(s segments) *journaltest.Log {
+		l, err := journaltest.Read(s.store(), "s1", journal.ScanOptions{Trusted: true})
+		must(t, err)
+		return l
+	}
+	whole := healthy(t)
+	for _, c := range []struct {
+		name           string
+		edit           func(s segments)
+		with, trusting error // that are found
+	}{
+		{"a byte inside a value", func(s segments) { s.replace(1, 4, "hello", "hullo") }, schema.SumMismatch, nil},
+		{"a byte inside a seal", func(s segments) { s.replace(3, 2, `"by":"journaltest"`, `"by":"journalt3st"`) }, schema.SumMismatch, nil},
+		{"another sum", func(s segments) { s.set(1, 4, variations[0].edit(bytes.Clone(s.line(1, 4)))) }, schema.SumMismatch, schema.ChainBroken},
+		{"a line that is gone", func(s segments) { s.set(3, 4, nil) }, schema.SeqGap, schema.SeqGap},
+		{"a line that is no JSON", func(s segments) { s.replace(1, 4, `"text":`, `"text"!`) }, schema.InvalidJSON, schema.InvalidJSON},
+		{"a changed claim", func(s segments) { s.replace(2, 1, "journaltest", "journalt3st") }, schema.ClaimCorrupt, schema.ClaimCorrupt},
+	} {
+		s := whole.clone()
+		c.edit(s)
+		if l := read(t, s); l.Count(c.with) == 0 || l.FirstError == nil {
+			t.Errorf("%s: found are %+v, want %v", c.name, l.Findings, c.with)
+		}
+		l := trusted(s)
+		if c.trusting == nil && (len(l.Findings) > 0 || len(l.Events) != 15) || c.trusting != nil && l.Count(c.trusting) == 0 {
+			t.Errorf("%s: with trust, found are %+v, want %v", c.name, l.Findings, c.trusting)
+		}
+		if _, err := journal.Open(ctx, s.store(), "s1", journaltest.Options()); err == nil {
+			t.Errorf("%s: a writer has opened it", c.name)
+		}
+	}
+	if l := trusted(whole); l.FirstError != nil || l.State.Digest() != read(t, whole).State.Digest() {
+		t.Errorf("a log in order is read with trust as another: %v", l.Findings)
 	}
 }

@@ -61,6 +61,7 @@ type ScanOptions struct {
 // An Item is an event or a finding, in the order of the log.
 type Item struct {
 	Event   *schema.Event // valid until the next item; nil for a finding
+	Line    []byte        // of the event, as it stands there, without its newline; valid as long
 	Finding *schema.Finding
 	Offset  int64 // of the event's line in its segment, whose number is Segment
 	Segment uint64

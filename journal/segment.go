@@ -279,7 +279,7 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, one []schema
 	if s.stop {
 		return
 	}
-	if !s.yield(Item{Event: e, Segment: g.epoch, Offset: r.offset, Tentative: s.live(g) && e.Seq > s.durable}, nil) {
+	if !s.yield(Item{Event: e, Line: r.line, Segment: g.epoch, Offset: r.offset, Tentative: s.live(g) && e.Seq > s.durable}, nil) {
 		s.stop = true
 	}
 }

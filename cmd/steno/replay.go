@@ -15,7 +15,8 @@ import (
 
 type replayView struct {
 	Session  string           `json:"session"`
-	Digest   *string          `json:"digest"` // null where a strict replay met damage, as head and state are
+	Trusted  bool             `json:"trusted,omitzero"` // sums were not checked
+	Digest   *string          `json:"digest"`           // null where a strict replay met damage, as head and state are
 	Head     *schema.Head     `json:"head"`
 	State    *replay.State    `json:"state"`
 	Findings []schema.Finding `json:"findings"` // at most 1000; verify gives them all
@@ -28,7 +29,7 @@ type replayView struct {
 }
 
 func (a *app) replayCommand() *cobra.Command {
-	var lenient bool
+	var lenient, trusted bool
 	c := &cobra.Command{
 		Use: "replay SESSION", Short: "rebuild a session from its log; reads files only",
 		Long: "replay folds the log of a session into its state and prints the state's digest, which is the same on every\n" +
@@ -41,16 +42,17 @@ func (a *app) replayCommand() *cobra.Command {
 				return err
 			}
 			defer store.Close()
-			return a.replay(c.Context(), store, args[0], lenient)
+			return a.replay(c.Context(), store, args[0], lenient, trusted)
 		},
 	}
+	c.Flags().BoolVar(&trusted, "trusted", false, trustedHelp)
 	c.Flags().BoolVar(&lenient, "lenient", false, "go on behind damage")
 	return c
 }
 
-func (a *app) replay(ctx context.Context, store journal.Store, id string, lenient bool) error {
+func (a *app) replay(ctx context.Context, store journal.Store, id string, lenient, trusted bool) error {
 	st := replay.New()
-	r, err := readSession(ctx, store, id, journal.ScanOptions{State: st, Strict: !lenient})
+	r, err := readSession(ctx, store, id, journal.ScanOptions{State: st, Strict: !lenient, Trusted: trusted})
 	if err != nil {
 		return err
 	}
@@ -59,7 +61,7 @@ func (a *app) replay(ctx context.Context, store journal.Store, id string, lenien
 	if err != nil {
 		return err
 	}
-	v := replayView{Session: id, Findings: r.findings}
+	v := replayView{Session: id, Trusted: trusted, Findings: r.findings}
 	if damage == nil || lenient { // the digest of a part would pass for that of the whole
 		digest := st.Digest()
 		v.Digest, v.Head, v.State = &digest, r.Head, st
@@ -101,6 +103,9 @@ func (a *app) printReplay(v replayView) error {
 		state += " (" + string(v.Lease.Kind) + ")"
 	}
 	rows = append(rows, []string{"lease", state})
+	if v.Trusted {
+		rows = append(rows, []string{"trusted", unchecked})
+	}
 	for _, f := range v.Findings {
 		rows = append(rows, []string{f.Severity, fmt.Sprintf("%06d.jsonl line %d: %s %s", f.Segment, f.Line, f.Kind, f.Reason)})
 	}

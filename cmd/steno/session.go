@@ -18,6 +18,7 @@ import (
 
 func (a *app) sessionCommand() *cobra.Command {
 	var blob string
+	var trusted bool
 	show := &cobra.Command{
 		Use: "show SESSION", Short: "show the events of a session; -o jsonl gives the recorded lines",
 		Long: "show prints the events of a session. Of values that are too large for a line it shows the beginning and the end;\n" +
@@ -33,9 +34,10 @@ func (a *app) sessionCommand() *cobra.Command {
 			if c.Flags().Changed("blob") {
 				return a.showBlob(c.Context(), store, args[0], blob)
 			}
-			return a.showSession(c.Context(), store, args[0])
+			return a.showSession(c.Context(), store, args[0], trusted)
 		},
 	}
+	show.Flags().BoolVar(&trusted, "trusted", false, trustedHelp)
 	show.Flags().StringVar(&blob, "blob", "", "write this blob as it is, and nothing else")
 	var ids bool
 	ls := &cobra.Command{
@@ -100,12 +102,16 @@ func (a *app) listSessions(ctx context.Context, store journal.Store, ids bool) e
 }
 
 // showSession gives everything readable and names every hole, as it is read.
-func (a *app) showSession(ctx context.Context, store journal.Store, id string) error {
+func (a *app) showSession(ctx context.Context, store journal.Store, id string, trusted bool) error {
 	if err := schema.CheckSession(id); err != nil {
 		return err
 	}
-	r := report{Session: id}
-	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker()})
+	r := report{Session: id, Trusted: trusted, opt: journal.ScanOptions{Trusted: trusted}}
+	if trusted {
+		fmt.Fprintf(a.err, "session %s is shown as it stands; %s\n", id, unchecked)
+	}
+	r.opt.State = replay.NewChecker()
+	scan := journal.NewScan(store, id, r.opt)
 	var line []byte
 	for it, err := range scan.Items(ctx) {
 		if err != nil {
@@ -122,13 +128,14 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 			_, err = fmt.Fprintf(a.out, "%6s  %-23s  %s\n", "", "", findingText(*it.Finding))
 		case a.format == "json":
 			// The events are put in as they stand in the log, byte for byte.
-			line = it.Event.Append(append(line[:0], ','))
+			begin := ","
 			if scan.Events == 1 {
-				line = append([]byte(`{"session":"`+id+`","events":[`), line[1:]...)
+				begin = r.begin()
 			}
-			_, err = a.out.Write(line[:len(line)-1])
+			line = append(append(line[:0], begin...), it.Line...)
+			_, err = a.out.Write(line)
 		case a.format == "jsonl":
-			line = it.Event.Append(line[:0])
+			line = append(append(line[:0], it.Line...), '\n')
 			_, err = a.out.Write(line)
 		default:
 			e := it.Event
@@ -144,7 +151,7 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 	if a.format == "json" {
 		r.count = scan.Findings
 		if scan.Events == 0 {
-			fmt.Fprintf(a.out, `{"session":"%s","events":[`, id)
+			io.WriteString(a.out, r.begin())
 		}
 		fmt.Fprint(a.out, "]")
 		if err := a.findings(ctx, store, r); err != nil {
@@ -158,6 +165,15 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string) e
 		return exitCode(schema.ExitCorrupt)
 	}
 	return nil
+}
+
+// begin is how show begins its JSON.
+func (r *report) begin() string {
+	trusted := ""
+	if r.Trusted {
+		trusted = `,"trusted":true`
+	}
+	return `{"session":"` + r.Session + `"` + trusted + `,"events":[`
 }
 
 // showBlob writes a blob. What tools say may act on a terminal, so it does not

@@ -175,7 +175,7 @@ func Read(store journal.Store, session string, opt journal.ScanOptions) (*Log, e
 		}
 		e := *it.Event
 		e.Data = bytes.Clone(e.Data)
-		it.Event = nil
+		it.Event, it.Line = nil, nil
 		l.Events, l.Places = append(l.Events, e), append(l.Places, it)
 	}
 	return l, nil
