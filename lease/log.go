@@ -14,6 +14,10 @@ const (
 	allLogs  = 256 << 20 // of all files, but for those that a failed sync keeps
 )
 
+// perSegment is how many bytes of a file there are at least for each segment
+// that has lines in it, before it is used again: a sync of each is what it costs.
+const perSegment = 64 << 10
+
 // maxUnsynced bounds how much of a segment may be durable in the commit log
 // alone, and so what a claimant has to copy; maxRecord what is logged at all:
 // the sync of a segment is cheap beside the copy of more.
@@ -315,6 +319,7 @@ func (l *Log) folder() (*os.Root, error) {
 // far as they could. The caller holds mu.
 func (l *Log) settled(f *logFile) {
 	defer l.change.Broadcast()
+	small := f.size < maxLog && f.size/int64(max(1, len(f.ends))) < perSegment
 	for s, end := range f.ends {
 		if s.synced.Load() >= end {
 			delete(f.ends, s)
@@ -324,8 +329,9 @@ func (l *Log) settled(f *logFile) {
 	case len(f.ends) > 0:
 		l.total -= f.size // another may take its place
 		l.pinned = append(l.pinned, f)
-	case f.failed || f.again() != nil:
+	case f.failed || small || f.again() != nil:
 		l.total -= f.size
+		l.making = l.making || small
 		f.remove(l.dir)
 	default:
 		l.free = append(l.free, f)
