@@ -193,3 +193,44 @@ func TestASyncThatFailsInTheBackgroundLosesNothing(t *testing.T) {
 		t.Errorf("the next head is %v, the last one was %v", next.Head(), j.Head())
 	}
 }
+
+// A record of the log that was durable and is damaged is named where the segment
+// needs it, and harms nobody where it does not.
+func TestADamagedRecordOfTheCommitLogIsNamed(t *testing.T) {
+	store := journaltest.Files(t)
+	opt := journaltest.Options()
+	j, other := journaltest.OpenWith(t, store, "s1", opt), journaltest.OpenWith(t, store, "s2", opt)
+	for i := range 10 {
+		journaltest.Append(t, j, journaltest.Note(fmt.Sprint("number ", i)))
+		journaltest.Append(t, other, journaltest.Note("beside it"))
+	}
+	for _, lost := range []bool{false, true} {
+		image := copyOf(t, store, func(_ string, b []byte) []byte {
+			if lost {
+				return b[:lineAt(b, 3)]
+			}
+			return b
+		})
+		logs, err := filepath.Glob(filepath.Join(image.Dir(), "holders", "*", "log-*"))
+		must(t, err)
+		for _, name := range logs {
+			b, err := os.ReadFile(name)
+			must(t, err)
+			if at := bytes.Index(b, []byte("number 5")); at >= 0 {
+				b[at] ^= 1
+				must(t, os.WriteFile(name, b, 0o600))
+			}
+		}
+		l, err := journaltest.Read(image, "s1", journal.ScanOptions{})
+		must(t, err)
+		if lost != (l.FirstError != nil) || lost && l.FirstError.Reason != schema.SumMismatch {
+			t.Errorf("lost %t: %v", lost, l.Findings)
+		}
+		if want := 13; !lost && len(l.Events) < want-1 || lost && len(l.Events) < want-2 {
+			t.Errorf("lost %t: %d events", lost, len(l.Events))
+		}
+		if l := journaltest.Verify(t, image, "s2"); l.Head != other.Head() {
+			t.Errorf("lost %t: the other session ends at %v", lost, l.Head)
+		}
+	}
+}

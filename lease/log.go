@@ -87,7 +87,7 @@ var errNoLog = errors.New("the commit log does not have it")
 
 func newLog(holders *Holders, holder string, faults *Faults) *Log {
 	l := &Log{holders: holders, holder: holder, faults: faults, wake: make(chan struct{}, 1),
-		batch: &commit{done: make(chan struct{})}, next: firstLog, making: true}
+		batch: &commit{done: make(chan struct{})}, next: firstLog}
 	if faults != nil && faults.LogSize > 0 {
 		l.next = faults.LogSize
 	}

@@ -35,6 +35,7 @@ type extent struct {
 	place  int64 // of the lines
 	offset int64 // in the segment
 	bytes  int64
+	bad    bool // the record was durable, and is damaged
 }
 
 type epochOf struct {
@@ -99,6 +100,10 @@ func (h *Holders) tail(holder string, of epochOf, file *os.File, size int64) (_ 
 			return nil, false, readFailed(of.session, err)
 		}
 		size = fi.Size()
+	}
+	extents = slices.DeleteFunc(extents, func(e extent) bool { return e.bad && e.offset+e.bytes <= size })
+	if len(extents) == 0 {
+		return nil, false, nil
 	}
 	slices.SortFunc(extents, func(a, b extent) int { return int(a.offset - b.offset) })
 	var end int64
@@ -262,15 +267,22 @@ func (x *logIndex) read() error {
 	if _, r, _ := x.line(0); x.extents == nil || r.generation != x.first {
 		x.first, x.generation, x.end, x.extents = r.generation, r.generation, 0, map[epochOf][]extent{}
 	}
+	gap := int64(-1)
 	for place := x.end; ; {
-		n, err := x.record(place)
+		r, n, err := x.record(place)
 		if err != nil {
 			return err
 		}
 		if n > 0 {
-			place += n
+			if gap >= 0 && r.synced > gap {
+				x.damaged(gap)
+			}
+			place, gap = place+n, -1
 			x.end = place
 			continue
+		}
+		if gap < 0 {
+			gap = place
 		}
 		// The end; or a write of several records that a power cut has left in
 		// part, or damage: those behind are sound. One who lives writes record
@@ -286,31 +298,40 @@ func (x *logIndex) read() error {
 	}
 }
 
+// damaged takes up a record that was durable and whose sum is wrong now. Its
+// lines are for the reader to judge, where the segment does not have them.
+func (x *logIndex) damaged(place int64) {
+	if line, r, ok := x.line(place); ok && r.generation == x.generation {
+		key := epochOf{r.session, r.epoch}
+		x.extents[key] = append(x.extents[key], extent{x, place + int64(len(line)) + 1, r.offset, r.bytes, true})
+	}
+}
+
 // record takes the record at a place into the index. n is its length, 0 if there
 // is none that counts: what is left of an older generation does not. Where the
 // first record cannot be read, the highest generation is the newest.
-func (x *logIndex) record(place int64) (n int64, err error) {
+func (x *logIndex) record(place int64) (r record, n int64, err error) {
 	line, r, ok := x.line(place)
 	if !ok || r.generation != x.generation && (x.first > 0 || r.generation < x.generation) {
-		return 0, nil
+		return r, 0, nil
 	}
 	lines := make([]byte, r.bytes)
 	begin := place + int64(len(line)) + 1
 	if _, err := x.file.ReadAt(lines, begin); err == io.EOF {
-		return 0, nil
+		return r, 0, nil
 	} else if err != nil {
-		return 0, err
+		return r, 0, err
 	}
 	if !r.fits(line, lines) {
-		return 0, nil
+		return r, 0, nil
 	}
 	if r.generation > x.generation {
 		x.generation = r.generation
 		clear(x.extents)
 	}
 	key := epochOf{r.session, r.epoch}
-	x.extents[key] = append(x.extents[key], extent{x, begin, r.offset, r.bytes})
-	return begin + r.bytes - place, nil
+	x.extents[key] = append(x.extents[key], extent{x, begin, r.offset, r.bytes, false})
+	return r, begin + r.bytes - place, nil
 }
 
 // next finds the next place at which a record may begin, -1 if there is none.

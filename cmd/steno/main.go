@@ -90,6 +90,7 @@ type app struct {
 	dir    string
 	format string
 	nats   string
+	noLog  bool
 }
 
 func (a *app) root() *cobra.Command {
@@ -244,7 +245,16 @@ func (a *app) store(create bool) (*journal.Files, error) {
 	if err := a.checkDir(); err != nil {
 		return nil, err
 	}
-	return journal.OpenFiles(a.dir, create)
+	f, err := journal.OpenFiles(a.dir, create)
+	if err == nil && a.noLog {
+		f = f.WithoutLog()
+	}
+	return f, err
+}
+
+// logFlag lets a command that writes a lot do without the commit log.
+func (a *app) logFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&a.noLog, "no-commit-log", false, "sync the session's file at each append, in place of one log for all sessions")
 }
 
 // reader opens the store for a command that reads logs through. What it keeps

@@ -43,6 +43,7 @@ func (a *app) runCommand() *cobra.Command {
 	c.Flags().StringVar(&session, "session", "", "the session to go on with; it is made if it is not there (default: a new one)")
 	c.Flags().StringVar(&workspace, "workspace", ".", "the folder that the tools work in; recorded when the session is made")
 	c.Flags().IntVar(&parallel, "parallel", 1, "how many calls run side by side")
+	a.logFlag(c)
 	return c
 }
 
