@@ -192,6 +192,7 @@ type inboxes struct {
 	prefix string     // of their subjects; "" until the first is opened
 	made   uint64     // how many there have been
 	open   map[string]*inbox
+	idle   []*inbox // closed and empty
 }
 
 // An inbox gets the answers to a request, which may be repeated.
@@ -214,21 +215,25 @@ func (of *inboxes) newInbox(room int) (*inbox, error) {
 		of.prefix, of.open = p, map[string]*inbox{}
 	}
 	of.made++
-	in := &inbox{of.prefix + strconv.FormatUint(of.made, 36), of, make(chan *nats.Msg, room), nil}
+	var in *inbox
+	if n := len(of.idle); n > 0 && cap(of.idle[n-1].answers) >= room {
+		in, of.idle = of.idle[n-1], of.idle[:n-1]
+	} else {
+		in = &inbox{of: of, answers: make(chan *nats.Msg, room)}
+	}
+	in.subject = of.prefix + strconv.FormatUint(of.made, 36) // no late answer to another request gets here
 	of.open[in.subject] = in
 	return in, nil
 }
 
 func (of *inboxes) deliver(m *nats.Msg) {
 	of.mu.Lock()
-	in := of.open[m.Subject]
-	of.mu.Unlock()
-	if in == nil {
-		return
-	}
-	select {
-	case in.answers <- m:
-	default:
+	defer of.mu.Unlock() // what is closed gets nothing more
+	if in := of.open[m.Subject]; in != nil {
+		select {
+		case in.answers <- m:
+		default:
+		}
 	}
 }
 
@@ -260,8 +265,14 @@ func (in *inbox) close() {
 		in.quiet.Stop()
 	}
 	in.of.mu.Lock()
+	defer in.of.mu.Unlock()
 	delete(in.of.open, in.subject)
-	in.of.mu.Unlock()
+	for len(in.answers) > 0 {
+		<-in.answers
+	}
+	if len(in.of.idle) < maxIdle {
+		in.of.idle = append(in.of.idle, in)
+	}
 }
 
 // Repeats of a request: while no answer comes, while nobody serves, and after
@@ -271,8 +282,12 @@ const (
 	repeatSoon  = 100 * time.Millisecond
 )
 
-// maxAnswers is how many answers to one request may wait to be looked at.
-const maxAnswers = 8
+// maxAnswers is how many answers to one request may wait to be looked at,
+// maxIdle how many inboxes are kept for the requests to come.
+const (
+	maxAnswers = 8
+	maxIdle    = 256
+)
 
 // Patience is how long a request waits while there is no connection, or no
 // executor on the server.
