@@ -189,7 +189,10 @@ type desk struct {
 	last []byte // the last data that was made; there is room behind it
 }
 
-var desks = sync.Pool{New: func() any { return new(desk) }}
+var desks = sync.Pool{New: func() any {
+	b := make([]byte, 0, 2<<10) // most calls have less
+	return &desk{b, b}
+}}
 
 func (d *desk) object() schema.Object { return schema.ObjectIn(d.last) }
 

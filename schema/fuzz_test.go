@@ -163,6 +163,21 @@ func FuzzCompact(f *testing.F) {
 	})
 }
 
+// FuzzText: a text is written as another implementation writes it.
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"", "plain", "\xc3\xa9\xf0\x9f\x98\x80\u2028", "a\"", "a\\", "\x00\n\x7f", "\xff", "\xed\xa0\x80", "eight by8 \"tes"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		valid, _ := schema.ValidUTF8(s)
+		want, err := jsontext.AppendQuote(nil, valid)
+		var o schema.Object
+		if got := o.Text("k", s).Bytes(); err != nil || string(got) != `{"k":`+string(want)+`}` {
+			t.Errorf("%q is written as %s, want %s, %v", s, got, want, err)
+		}
+	})
+}
+
 // FuzzSeal: whatever stands in a seal, what is read of it is written as
 // canonical JSON that reads the same.
 func FuzzSeal(f *testing.F) {

@@ -29,14 +29,14 @@ func ValidUTF8(s string) (valid string, replaced int) {
 // appendText appends a text as a JSON string with the fewest escapes; broken
 // UTF-8 in it becomes U+FFFD.
 func appendText(dst []byte, text string) []byte {
-	for i := range len(text) {
-		if !plain[text[i]] {
-			valid, _ := ValidUTF8(text)
-			dst, _ = jsontext.AppendQuote(dst, valid)
-			return dst
-		}
+	at := len(dst)
+	dst = append(append(append(dst, '"'), text...), '"')
+	if end, escaped := skipString(dst, at); end == len(dst) && !escaped {
+		return dst // it stands for itself
 	}
-	return append(append(append(dst, '"'), text...), '"')
+	valid, _ := ValidUTF8(text)
+	dst, _ = jsontext.AppendQuote(dst[:at], valid)
+	return dst
 }
 
 // unquote gives the text of a key that str has accepted, so that "a" and

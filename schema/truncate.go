@@ -15,7 +15,9 @@ import (
 //
 // A limit too small to hold the marker and some text gives the head alone.
 func Truncate(s string, limit int) (cut string, dropped int) {
-	s = strings.ToValidUTF8(s, "\uFFFD")
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
 	if len(s) <= limit {
 		return s, 0
 	}

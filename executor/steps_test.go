@@ -1,0 +1,124 @@
+package executor
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+// BenchmarkSteps are the parts of a call that need the processor alone, each
+// with what it allocates: the request as a client writes it, as the door reads
+// and checks it, its four lines, the state that they move, and the head of the
+// answer.
+func BenchmarkSteps(b *testing.B) {
+	args := `{"text":"` + strings.Repeat("a", 200-len(`{"text":""}`)) + `"}`
+	tools, err := NewRegistry(Tool{Name: "trivial", Description: "answers", Input: jsontext.Value(`{"type":"object"}`),
+		Run: func(context.Context, *Invocation) (Result, error) { return Result{}, nil }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	tool, err := tools.lookup("trivial")
+	if err != nil {
+		b.Fatal(err)
+	}
+	req := Request{CallID: "c00000000", Name: "trivial", Args: jsontext.Value(args)}
+	payload, err := req.encode()
+	if err != nil {
+		b.Fatal(err)
+	}
+	req, err = parseRequest(payload)
+	if err != nil {
+		b.Fatal(err)
+	}
+	x := &Executor{}
+	x.cfg.Holder.ID = journal.NewID().String()
+	out := verdict{result: Result{OK: true, Output: strings.Repeat("r", 1<<10)}, duration: time.Millisecond}
+	data := func(before, after *desk) [4]journal.Entry {
+		e := [4]journal.Entry{req.entry(before), req.decided(before), {Type: schema.TypeToolStarted}, out.record(after, &req, 1)}
+		o := before.object()
+		e[2].Data = before.done(o.Text("call_id", req.CallID).Uint("attempt", 1).Text("executor", x.cfg.Holder.ID))
+		return e
+	}
+
+	b.Run("client", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := req.encode(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("door", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			r, err := parseRequest(payload)
+			if err == nil {
+				err = tool.fits(r.Args, readSound)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("lines", func(b *testing.B) {
+		b.ReportAllocs()
+		e := schema.Event{Session: "s1", Epoch: 1, Time: time.Now().UTC()}
+		var lines []byte
+		for b.Loop() {
+			before, after := desks.Get().(*desk), desks.Get().(*desk)
+			lines = lines[:0]
+			for _, in := range data(before, after) {
+				e.Seq, e.Dur, e.ID, e.Prev, e.Type, e.Data = e.Seq+1, e.Seq, journal.NewID(), e.Sum, in.Type, in.Data
+				lines = e.Append(lines)
+			}
+			before.back()
+			after.back()
+		}
+		b.SetBytes(int64(len(lines)))
+	})
+	b.Run("state", func(b *testing.B) {
+		b.ReportAllocs()
+		st := replay.New()
+		var events [4]schema.Event
+		var fields [4]schema.Fields
+		for i, in := range data(new(desk), new(desk)) {
+			events[i] = schema.Event{Session: "s1", Epoch: 1, Type: in.Type, Data: in.Data}
+		}
+		for n := uint64(0); b.Loop(); n++ {
+			for i := range events { // the next call
+				e := &events[i]
+				e.Seq = 4*n + uint64(i) + 1
+				id := e.Data[len(`{"call_id":"`):][:len(req.CallID)]
+				for at, v := len(id)-1, n; at > 0; at, v = at-1, v/10 {
+					id[at] = '0' + byte(v%10)
+				}
+			}
+			for _, part := range [][]schema.Event{events[:3], events[3:]} {
+				for i := range part {
+					part[i].Read(&fields[i])
+				}
+				if err := st.Check(part); err != nil {
+					b.Fatal(err)
+				}
+				for i := range part {
+					st.Apply(&part[i])
+				}
+			}
+		}
+	})
+	b.Run("answer", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if h := x.headers("s1", schema.Head{Epoch: 1, Seq: 1}, "c1"); len(h) != 4 {
+				b.Fatal(h)
+			}
+		}
+	})
+}
