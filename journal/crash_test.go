@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -51,12 +52,7 @@ func TestOfTwoProcessesOneWritesAndTheOtherIsTold(t *testing.T) {
 
 // Where a process is killed, and what of its second append is in the log then.
 // Epoch 1 writes twice and syncs four times before its first append.
-var kills = []struct {
-	point  string
-	nth    int
-	opened bool
-	events int // in the log; 2 are the seal and session_started
-}{
+var kills = []kill{
 	{journaltest.Write, 1, false, 0},
 	{journaltest.Sync, 1, false, 0},
 	{journaltest.Claimed, 1, false, 0},
@@ -74,46 +70,67 @@ var kills = []struct {
 	{journaltest.Checked, 3, true, 4},
 }
 
+// With a commit log an append has these in the place of the sync.
+var logKills = []kill{
+	{journaltest.LogWrite, 2, true, 4},
+	{journaltest.LogSync, 2, true, 4},
+}
+
+type kill struct {
+	point  string
+	nth    int
+	opened bool
+	events int // in the log; 2 are the seal and session_started
+}
+
 func TestAWriterKilledAtAnyPointHasLostNothing(t *testing.T) {
-	for _, k := range kills {
-		t.Run(k.point+string(rune('0'+k.nth)), func(t *testing.T) {
-			t.Parallel()
-			store := journaltest.Files(t)
-			p := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", Entries: 5, KillAt: k.point, KillNth: k.nth})
-			if killed, err := p.Wait(); !killed {
-				t.Fatalf("the writer was not killed: %v, %q", err, p.Lines())
-			}
-			told := p.Acknowledged()
-			if opened := len(told) > 0; opened != k.opened || k.opened && len(told) != 2 {
-				t.Errorf("the writer was told of %v", told)
-			}
-			if k.events > 0 {
-				if l := journaltest.Verify(t, store, "s1"); len(l.Events) != k.events || len(l.Missing(told)) > 0 {
-					t.Errorf("the log has %d events, want %d; acknowledged were %v", len(l.Events), k.events, told)
-				}
-			}
-			for range 2 { // and again, after the next writer died too
-				j, err := journal.Open(ctx, store, "s1", journaltest.Options())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if k.events > 0 && j.How() != schema.HowTakeover {
-					t.Errorf("the next writer came by the session as %s", j.How())
-				}
-				journaltest.Append(t, j, journaltest.Note("goes on"))
-				told = append(told, j.Head())
-				if err := j.Close(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			l := journaltest.Verify(t, store, "s1")
-			if gone := l.Missing(told); len(gone) > 0 {
-				t.Errorf("acknowledged and not there: %v", gone)
-			}
-			if left, _ := filepath.Glob(filepath.Join(store.Dir(), "sessions", "s1", ".claim-*")); len(left) > 0 {
-				t.Errorf("left over: %v", left)
-			}
-		})
+	journaltest.Either(t, func(t *testing.T, logged bool) {
+		all := kills
+		if logged {
+			all = append(slices.DeleteFunc(slices.Clone(kills), func(k kill) bool { return k.point == journaltest.Sync && k.nth == 6 }), logKills...)
+		}
+		for _, k := range all {
+			t.Run(k.point+string(rune('0'+k.nth)), func(t *testing.T) { killed(t, k, logged) })
+		}
+	})
+}
+
+func killed(t *testing.T, k kill, logged bool) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	p := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", Entries: 5, KillAt: k.point, KillNth: k.nth, Plain: !logged})
+	if killed, err := p.Wait(); !killed {
+		t.Fatalf("the writer was not killed: %v, %q", err, p.Lines())
+	}
+	told := p.Acknowledged()
+	if opened := len(told) > 0; opened != k.opened || k.opened && len(told) != 2 {
+		t.Errorf("the writer was told of %v", told)
+	}
+	if k.events > 0 {
+		if l := journaltest.Verify(t, store, "s1"); len(l.Events) != k.events || len(l.Missing(told)) > 0 {
+			t.Errorf("the log has %d events, want %d; acknowledged were %v", len(l.Events), k.events, told)
+		}
+	}
+	for range 2 { // and again, after the next writer died too
+		j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k.events > 0 && j.How() != schema.HowTakeover {
+			t.Errorf("the next writer came by the session as %s", j.How())
+		}
+		journaltest.Append(t, j, journaltest.Note("goes on"))
+		told = append(told, j.Head())
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := journaltest.Verify(t, store, "s1")
+	if gone := l.Missing(told); len(gone) > 0 {
+		t.Errorf("acknowledged and not there: %v", gone)
+	}
+	if left, _ := filepath.Glob(filepath.Join(store.Dir(), "sessions", "s1", ".claim-*")); len(left) > 0 {
+		t.Errorf("left over: %v", left)
 	}
 }
 
@@ -126,9 +143,9 @@ func TestWritersKilledAtRandomHaveLostNothing(t *testing.T) {
 	const rounds = 12
 	for range rounds {
 		// The first of two to arrive writes; the other forces it out, or dies.
-		one := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1"})
+		one := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", Plain: r.IntN(3) == 0})
 		one.WaitFor("ack", 1+r.IntN(8))
-		two := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", Force: r.IntN(2) == 0})
+		two := journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", Force: r.IntN(2) == 0, Plain: r.IntN(3) == 0})
 		if r.IntN(2) == 0 {
 			two.WaitForEither("open", "error")
 		} else {
@@ -150,10 +167,10 @@ func TestWritersKilledAtRandomHaveLostNothing(t *testing.T) {
 
 // zombie stops a writer in the middle of its work, takes its session over, and
 // lets it go on. It returns what that writer was told and the log at the end.
-func zombie(t *testing.T, noCheck bool) (old *journaltest.Process, l *journaltest.Log) {
+func zombie(t *testing.T, noCheck, plain bool) (old *journaltest.Process, l *journaltest.Log) {
 	t.Helper()
 	store := journaltest.Files(t)
-	old = journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", NoCheck: noCheck})
+	old = journaltest.StartWriter(t, journaltest.Writer{Dir: store.Dir(), Session: "s1", NoCheck: noCheck, Plain: plain})
 	old.WaitFor("ack", 5)
 	old.Stop()
 
@@ -181,8 +198,8 @@ func zombie(t *testing.T, noCheck bool) (old *journaltest.Process, l *journaltes
 }
 
 func TestAWokenWriterHasLostAndAcknowledgesNothing(t *testing.T) {
-	for range 3 { // it is stopped wherever it happens to be
-		old, l := zombie(t, false)
+	for n := range 6 { // it is stopped wherever it happens to be
+		old, l := zombie(t, false, n%2 == 0)
 		if gone := l.Missing(old.Acknowledged()); len(gone) > 0 {
 			t.Errorf("acknowledged and not there: %v", gone)
 		}
@@ -197,13 +214,15 @@ func TestAWokenWriterHasLostAndAcknowledgesNothing(t *testing.T) {
 // Without the check the same writer acknowledges lines that are nowhere, and
 // the comparison above must see it.
 func TestTheZombieTestNoticesAMissingCheck(t *testing.T) {
-	old, l := zombie(t, true)
-	if gone := l.Missing(old.Acknowledged()); len(gone) < 2 {
-		t.Errorf("without the check only %v of what was acknowledged is missing", gone)
-	}
-	if l.Count(schema.Surplus) != 1 {
-		t.Errorf("its lines are no surplus: %v", l.Findings)
-	}
+	journaltest.Either(t, func(t *testing.T, logged bool) {
+		old, l := zombie(t, true, !logged)
+		if gone := l.Missing(old.Acknowledged()); len(gone) < 2 {
+			t.Errorf("without the check only %v of what was acknowledged is missing", gone)
+		}
+		if l.Count(schema.Surplus) != 1 {
+			t.Errorf("its lines are no surplus: %v", l.Findings)
+		}
+	})
 }
 
 func TestAWriterWhoseFilesAreTakenAwayHasLost(t *testing.T) {

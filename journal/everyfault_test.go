@@ -48,6 +48,41 @@ func TestEveryFaultAtEveryWriteAndSync(t *testing.T) {
 	}
 }
 
+// The same with a commit log, at its writes and syncs too.
+func TestEveryFaultAtEveryWriteAndSyncWithACommitLog(t *testing.T) {
+	type arm = func(f *journaltest.Faults, n int)
+	faults := map[string]arm{
+		"fail write":     func(f *journaltest.Faults, n int) { f.FailWrite(n, journaltest.ErrDisk) },
+		"short write":    func(f *journaltest.Faults, n int) { f.ShortWrite(n, 7*n, journaltest.ErrDisk) },
+		"fail sync":      func(f *journaltest.Faults, n int) { f.FailSync(n, journaltest.ErrDisk) },
+		"cache sync":     func(f *journaltest.Faults, n int) { f.CacheSync(n, journaltest.ErrDisk) },
+		"fail log write": func(f *journaltest.Faults, n int) { f.FailLog(journaltest.LogWrite, n, journaltest.ErrDisk) },
+		"short log":      func(f *journaltest.Faults, n int) { f.ShortLog(n, 40*n, journaltest.ErrDisk) },
+		"fail log sync":  func(f *journaltest.Faults, n int) { f.FailLog(journaltest.LogSync, n, journaltest.ErrDisk) },
+		"cache log":      func(f *journaltest.Faults, n int) { f.CacheLog(n, journaltest.ErrDisk) },
+		"fail log make":  func(f *journaltest.Faults, n int) { f.FailLog(journaltest.LogMake, n, journaltest.ErrDisk) },
+	}
+	for name, arm := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for n := 1; n <= 24; n++ {
+				for also, second := range faults { // the next of another kind, too
+					if n%8 != len(also)%8 {
+						continue
+					}
+					store, f := journaltest.FaultyLog(journaltest.Files(t))
+					arm(f, n)
+					second(f, n)
+					underFaults(t, store, fmt.Sprintf("%s and %s at %d", name, also, n))
+					if t.Failed() {
+						return
+					}
+				}
+			}
+		})
+	}
+}
+
 // underFaults works in three processes' worth of epochs and checks all answers.
 func underFaults(t *testing.T, store *journal.Files, where string) {
 	t.Helper()
@@ -135,7 +170,11 @@ func underFaults(t *testing.T, store *journal.Files, where string) {
 
 // Many callers at once hear the truth, whichever of them runs into the fault.
 func TestManyCallersRollTogether(t *testing.T) {
-	store, faults := journaltest.Faulty(journaltest.Files(t))
+	journaltest.Either(t, manyRoll)
+}
+
+func manyRoll(t *testing.T, logged bool) {
+	store, faults := journaltest.FaultyEither(journaltest.Files(t), logged)
 	j := journaltest.Open(t, store, "s1")
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -144,7 +183,12 @@ func TestManyCallersRollTogether(t *testing.T) {
 		wg.Go(func() {
 			for i := range 20 {
 				if g == 0 && i%4 == 0 {
-					faults.LoseSync(1, journaltest.ErrDisk)
+					if logged {
+						faults.FailLog(journaltest.LogSync, 1, journaltest.ErrDisk)
+						faults.FailSync(1, journaltest.ErrDisk)
+					} else {
+						faults.LoseSync(1, journaltest.ErrDisk)
+					}
 				}
 				r, err := j.Append(ctx, journaltest.Note(fmt.Sprint(g, i)), journaltest.Note("and"))
 				if err != nil && j.Err() == nil {

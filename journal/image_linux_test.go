@@ -68,10 +68,11 @@ func mounted(t *testing.T, system, image string, f func(dir string)) error {
 
 // onDisk lets writers work on a real file system for a while, each killed in
 // its turn, and then cuts the power n times. It returns how many cuts lost
-// something that was acknowledged.
-func onDisk(t *testing.T, seed uint64, try int, system, mkfs string, args []string, megabytes, n int, noSync bool) (bad int) {
+// something that was acknowledged. synced says what is: "all", "nothing", "no log".
+func onDisk(t *testing.T, seed uint64, try int, system, mkfs string, args []string, megabytes, n int, logged bool, synced string) (bad int) {
 	t.Helper()
-	r := journaltest.Rand(seed, system, noSync, try)
+	noSync := synced != "all"
+	r := journaltest.Rand(seed, system, logged, synced, try)
 	image := filepath.Join(journaltest.TempDir(t), "image")
 	makeImage(t, image, mkfs, args, megabytes)
 	base, err := os.ReadFile(image)
@@ -89,7 +90,7 @@ func onDisk(t *testing.T, seed uint64, try int, system, mkfs string, args []stri
 			if noSync && len(writers) > 0 { // what the next one writes stays in the page cache
 				journaltest.Run(t, "sync", "-f", dir)
 			}
-			s := journaltest.Stormer{Dir: store.Dir(), NoSync: noSync, Stamp: device.Position}
+			s := journaltest.Stormer{Dir: store.Dir(), NoSync: synced == "nothing", NoLog: synced == "no log", Plain: !logged, Stamp: device.Position}
 			if !noSync {
 				s.Pad = r.IntN(3000)
 			}
@@ -122,6 +123,9 @@ func onDisk(t *testing.T, seed uint64, try int, system, mkfs string, args []stri
 			store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
 			must(t, err)
 			defer store.Close()
+			if !logged {
+				store = store.WithoutLog()
+			}
 			if noSync {
 				if l, err := journaltest.Read(store, "s1", journal.ScanOptions{}); len(acknowledged) > 0 && (err != nil || l.FirstError != nil || len(l.Missing(acknowledged)) > 0) {
 					bad++
@@ -150,12 +154,8 @@ func onDisk(t *testing.T, seed uint64, try int, system, mkfs string, args []stri
 	if cuts < n && !t.Failed() {
 		t.Errorf("%s: %d of %d images cannot be mounted", system, unmountable, cuts+unmountable)
 	}
-	what := "synced"
-	if noSync {
-		what = "not synced"
-	}
-	journaltest.Tried("power on %s, %s: %d cuts, %d of them count, %d lost something, %d could not be mounted, %d acknowledged records at the last, seed %d",
-		system, what, cuts, counts, bad, unmountable, told, seed)
+	journaltest.Tried("power on %s, commit log %t, synced is %s: %d cuts, %d of them count, %d lost something, %d could not be mounted, %d acknowledged records at the last, seed %d",
+		system, logged, synced, cuts, counts, bad, unmountable, told, seed)
 	return bad
 }
 
@@ -171,15 +171,27 @@ func TestPowerCutOnRealFileSystems(t *testing.T) {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
-			onDisk(t, seed, 0, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 40, 200), false)
-			// A kernel may store by itself all that was acknowledged, though
-			// not time after time.
-			for try := range 20 {
-				if onDisk(t, seed, try, s.name, s.mkfs, s.args, s.megabytes, journaltest.Amount(4, 8, 20), true) > 0 || t.Failed() {
-					return
+			journaltest.Either(t, func(t *testing.T, logged bool) {
+				cuts := func(try, n int, synced string) (bad int) {
+					return onDisk(t, seed, try, s.name, s.mkfs, s.args, s.megabytes, n, logged, synced)
 				}
-			}
-			t.Error("nothing was synced, and nothing is missing after a power cut")
+				cuts(0, journaltest.Amount(3, 20, 100), "all")
+				without := []string{"nothing"}
+				if logged {
+					without = append(without, "no log")
+				}
+				for _, synced := range without {
+					// A kernel may store by itself all that was acknowledged,
+					// though not time after time.
+					bad := 0
+					for try := 0; try < 20 && bad == 0 && !t.Failed(); try++ {
+						bad = cuts(try, journaltest.Amount(4, 8, 20), synced)
+					}
+					if bad == 0 && !t.Failed() {
+						t.Errorf("synced was %s, and nothing is missing after a power cut", synced)
+					}
+				}
+			})
 		})
 	}
 }

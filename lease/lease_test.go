@@ -27,7 +27,7 @@ func folder(t *testing.T, faults *lease.Faults) (d *lease.Dir, path string) {
 	return d, filepath.Join(parent.Name(), "s1")
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -113,18 +113,27 @@ func (h *Holders) tail(holder string, of epochOf, file *os.File, size int64) (_ 
 	for len(extents) > 1 && extents[0].offset < end-tailWindow {
 		extents = extents[1:]
 	}
-	from := extents[0].offset
-	own := make([]byte, end-from)
-	n, err := file.ReadAt(own[:max(0, min(end, size)-from)], from)
+	// The segment ends before the first of them only where it was damaged, or the
+	// log: such a gap is a line of zeros.
+	have := min(size, end)
+	from := min(extents[0].offset, have)
+	base := extents[0].offset - min(extents[0].offset-from, tailWindow) // what is at from in own and laid
+	own := make([]byte, end-base)
+	n, err := file.ReadAt(own[:have-from], from)
 	if err != nil && err != io.EOF {
 		return nil, false, readFailed(of.session, err)
 	}
 	// Where the log has nothing the segment was durable before.
 	laid := slices.Clone(own)
+	covered := base + int64(n)
 	for _, e := range extents {
-		if _, err := e.in.file.ReadAt(laid[e.offset-from:e.offset-from+e.bytes], e.place); err != nil {
+		if _, err := e.in.file.ReadAt(laid[e.offset-base:e.offset-base+e.bytes], e.place); err != nil {
 			return nil, false, readFailed(of.session, err)
 		}
+		if covered < e.offset { // so that the gap hides no line
+			laid[e.offset-base-1] = '\n'
+		}
+		covered = max(covered, e.offset+e.bytes)
 	}
 	for _, e := range extents {
 		if e.in.moved() {
@@ -340,8 +349,8 @@ func (x *logIndex) next(from int64) (place int64, err error) {
 	if x.first > 0 {
 		begin = append(strconv.AppendUint(begin, x.first, 10), ' ')
 	}
-	b := make([]byte, 256<<10)
-	for at := from; ; {
+	b := make([]byte, 4<<10) // little at first: it may be near, time after time
+	for at := from; ; b = make([]byte, 256<<10) {
 		n, err := x.file.ReadAt(b, at)
 		if err != nil && err != io.EOF {
 			return -1, err

@@ -15,10 +15,10 @@ const (
 
 type span struct{ from, to int64 }
 
-// ofLog reports whether a file or folder is one of a commit log, whose files are
-// written in place.
+// ofLog reports whether a file is one of a commit log, which are written in
+// place, or a folder that one is in.
 func ofLog(f *os.File) bool {
-	return strings.Contains(f.Name(), "/holders/") || strings.HasSuffix(f.Name(), "/holders")
+	return !strings.Contains(f.Name(), "/sessions") && !strings.Contains(f.Name(), "/archive")
 }
 
 // FailLog makes the n-th LogMake, LogWrite or LogSync fail. What was written stays

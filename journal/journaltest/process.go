@@ -82,6 +82,7 @@ type Writer struct {
 	KillNth int    // the n-th time it is there
 	NoSync  bool
 	NoCheck bool
+	Plain   bool // without a commit log
 }
 
 func writer(arg []byte) error {
@@ -93,7 +94,7 @@ func writer(arg []byte) error {
 	if err != nil {
 		return err
 	}
-	store, faults := Faulty(f)
+	store, faults := FaultyEither(f, !w.Plain)
 	if w.NoSync {
 		faults.LeaveOutSync()
 	}

@@ -73,8 +73,10 @@ type Stormer struct {
 	Counter string
 	NoCheck bool
 	NoSync  bool
+	NoLog   bool // no sync of the commit log
 	Again   bool
-	Pad     int // bytes of a note's text at least
+	Pad     int  // bytes of a note's text at least
+	Plain   bool // without a commit log
 
 	Stamp func() int64 `json:"-"` // taken of each line as it arrives; it only grows
 }
@@ -120,9 +122,12 @@ func stormer(arg []byte) error {
 	if err != nil {
 		return err
 	}
-	store, faults := Faulty(f)
+	store, faults := FaultyEither(f, !s.Plain)
 	if s.NoSync {
 		faults.LeaveOutSync()
+	}
+	if s.NoLog {
+		faults.LeaveOutLogSync()
 	}
 	if s.NoCheck {
 		faults.LeaveOutCheck()
