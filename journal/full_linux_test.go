@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,12 +17,12 @@ import (
 	"steno/schema"
 )
 
-// smallDisk is a file system of 64 KiB. Where nothing may be mounted,
+// smallDisk is a file system of so many KiB. Where nothing may be mounted,
 // TestAFullDiskIsWaitedFor still shows what a full disk does.
-func smallDisk(t *testing.T) string {
+func smallDisk(t *testing.T, size int) string {
 	t.Helper()
 	dir := t.TempDir()
-	switch err := unix.Mount("steno-test", dir, "tmpfs", 0, "size=64k,mode=0700"); {
+	switch err := unix.Mount("steno-test", dir, "tmpfs", 0, fmt.Sprintf("size=%dk,mode=0700", size)); {
 	case err == unix.EPERM:
 		journaltest.Lacks(t, "the right to mount")
 	case err != nil:
@@ -54,11 +55,18 @@ func fillDisk(t *testing.T, dir string, free int) (filler string) {
 
 // At every fill level of a real disk an append is recorded, or waits and is
 // recorded once there is room, and nothing looks damaged at any time.
+//
+// With a commit log the same, whose own files are there before: an append then
+// finds no room in its segment, nor a next file for the log.
 func TestEveryFillLevelOfARealDisk(t *testing.T) {
-	dir := smallDisk(t)
+	journaltest.Either(t, everyFillLevel)
+}
+
+func everyFillLevel(t *testing.T, logged bool) {
+	dir := smallDisk(t, map[bool]int{true: 128, false: 64}[logged])
 	waited, fitted := 0, 0
 	for free := 0; free <= 24<<10; free += 512 {
-		store := journaltest.FilesIn(t, filepath.Join(dir, "store"))
+		store, faults := journaltest.FaultyEither(journaltest.FilesIn(t, filepath.Join(dir, "store")), logged)
 		opt := journaltest.Options()
 		waits := make(chan error, 1)
 		opt.Waiting = func(why error) {
@@ -69,6 +77,13 @@ func TestEveryFillLevelOfARealDisk(t *testing.T) {
 		j, err := journal.Open(ctx, store, "s1", opt)
 		must(t, err)
 		heads := []schema.Head{journaltest.Append(t, j, journaltest.Note(strings.Repeat("a", free%4096)))[0].Event.Head()}
+		if logged { // the first file is in use, and the keeper makes the next
+			for late := time.Now().Add(journaltest.Deadline); faults.Seen(journaltest.LogMake) < 8; time.Sleep(time.Millisecond) {
+				if time.Now().After(late) {
+					t.Fatal("no second file of the log is made")
+				}
+			}
+		}
 		filler := fillDisk(t, dir, free)
 		type answer struct {
 			records []journal.Record
@@ -128,7 +143,7 @@ func TestEveryFillLevelOfARealDisk(t *testing.T) {
 // A store that was put on read-only media while it is open says so, before
 // anybody claims anything in it.
 func TestAStoreThatBecameReadOnlySaysSo(t *testing.T) {
-	dir := smallDisk(t)
+	dir := smallDisk(t, 64)
 	store := journaltest.FilesIn(t, dir)
 	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
 	must(t, err)

@@ -186,10 +186,10 @@ func TestALogOfAnotherAddsNothing(t *testing.T) {
 			delete(r.img, r.log)
 		},
 		"of another session": func(r *remains) {
-			r.img[r.log] = forge(r.img[r.log], func(f []string) { f[6] = "s2" })
+			r.img[r.log] = reword(r.img[r.log], func(f []string) { f[6] = "s2" })
 		},
 		"of another epoch": func(r *remains) {
-			r.img[r.log] = forge(r.img[r.log], func(f []string) { f[7] = "2" })
+			r.img[r.log] = reword(r.img[r.log], func(f []string) { f[7] = "2" })
 		},
 		"moved in its file": func(r *remains) {
 			r.img[r.log] = append([]byte{' '}, r.img[r.log]...)
@@ -384,9 +384,9 @@ func TestALogOfALivingHolderIsRead(t *testing.T) {
 	}
 }
 
-// forge rewrites the first lines of all records, with sums that fit. f has the
+// reword rewrites the first lines of all records, with sums that fit. f has the
 // words of such a line.
-func forge(b []byte, f func(words []string)) (out []byte) {
+func reword(b []byte, f func(words []string)) (out []byte) {
 	for len(b) > 0 {
 		line, rest, ok := bytes.Cut(b, []byte{'\n'})
 		words := strings.Split(string(line), " ")
