@@ -101,11 +101,11 @@ func (h *Holders) tail(holder string, of epochOf, file *os.File, size int64) (_ 
 		}
 		size = fi.Size()
 	}
-	extents = slices.DeleteFunc(extents, func(e extent) bool { return e.bad && e.offset+e.bytes <= size })
+	slices.SortFunc(extents, func(a, b extent) int { return int(a.offset - b.offset) })
+	extents = fitting(extents, size)
 	if len(extents) == 0 {
 		return nil, false, nil
 	}
-	slices.SortFunc(extents, func(a, b extent) int { return int(a.offset - b.offset) })
 	var end int64
 	for _, e := range extents {
 		end = max(end, e.offset+e.bytes)
@@ -127,13 +127,15 @@ func (h *Holders) tail(holder string, of epochOf, file *os.File, size int64) (_ 
 	laid := slices.Clone(own)
 	covered := base + int64(n)
 	for _, e := range extents {
-		if _, err := e.in.file.ReadAt(laid[e.offset-base:e.offset-base+e.bytes], e.place); err != nil {
+		if _, err := e.in.file.ReadAt(laid[e.offset-base:e.offset-base+e.bytes], e.place); err != nil && !(e.bad && err == io.EOF) {
 			return nil, false, readFailed(of.session, err)
 		}
 		if covered < e.offset { // so that the gap hides no line
 			laid[e.offset-base-1] = '\n'
 		}
-		covered = max(covered, e.offset+e.bytes)
+		if covered = max(covered, e.offset+e.bytes); e.bad && e.bytes > 0 { // nor that
+			laid[e.offset-base+e.bytes-1] = '\n'
+		}
 	}
 	for _, e := range extents {
 		if e.in.moved() {
@@ -152,6 +154,20 @@ func (h *Holders) tail(holder string, of epochOf, file *os.File, size int64) (_ 
 	}
 	line := bytes.LastIndexByte(laid[:differs], '\n') + 1
 	return &Tail{From: from + int64(line), Data: laid[line:], Size: size}, false, nil
+}
+
+// fitting leaves out, of extents in their order, what is damaged and stands in the
+// segment, or says that it is where it cannot be.
+func fitting(extents []extent, size int64) (fit []extent) {
+	var end int64 // of those before
+	for i, e := range extents {
+		alone := e.offset >= end && (i+1 == len(extents) || e.offset+e.bytes <= extents[i+1].offset)
+		if e.bad && (!alone || e.offset > max(end, size) || e.offset+e.bytes <= size) {
+			continue
+		}
+		fit, end = append(fit, e), max(end, e.offset+e.bytes)
+	}
+	return fit
 }
 
 // extents reads the log of a holder as far as it has not been read, and gives
