@@ -64,6 +64,10 @@ func noBlob(session, name string) error {
 
 // blobs opens the folder of the blobs, through the folder that is held open.
 func (d *Dir) blobs() (*os.Root, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.leave()
 	fi, err := d.root.Lstat(blobFolder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, noBlob(d.name, "at all")
@@ -112,6 +116,10 @@ func (s *Slot) WriteBlob(name string, damaged bool, write func(io.Writer) error)
 	}
 	s.lane.begin() // it is a part of an append
 	defer s.lane.end()
+	if err := s.dir.enter(); err != nil {
+		return s.blobFailed("", err)
+	}
+	defer s.dir.leave()
 	if err := s.dir.root.Mkdir(blobFolder, 0o700); err == nil {
 		if err := s.dir.root.Chmod(blobFolder, 0o700); err != nil { // whatever the umask says
 			return s.blobFailed("the mode of the folder of blobs cannot be set", err)
@@ -242,6 +250,10 @@ func (s *Slot) SettleBlob(name string, read func(f *os.File, seen io.Writer) err
 	}
 	s.lane.begin()
 	defer s.lane.end()
+	if err := s.dir.enter(); err != nil {
+		return s.blobFailed("", err)
+	}
+	defer s.dir.leave()
 	f, err := s.settleBlob(name)
 	if err != nil {
 		return err

@@ -11,3 +11,16 @@ var Superseded = (*Holders).superseded
 func AppendRecord(b []byte, id string, place int64, session string, epoch uint64, offset int64, lines []byte) []byte {
 	return appendRecord(b, id, &record{generation: 1, place: place, session: session, epoch: epoch, offset: offset, bytes: int64(len(lines))}, lines)
 }
+
+// LetGo makes a slot one of those whose folder does not stay open, and says
+// whether it is closed now.
+func LetGo(s *Slot) bool {
+	s.forget()
+	s.dir.mu.Lock()
+	defer s.dir.mu.Unlock()
+	s.dir.lean = true
+	if s.dir.users == 0 {
+		_ = s.dir.letGo()
+	}
+	return s.dir.root == nil
+}

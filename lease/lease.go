@@ -69,6 +69,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"steno/schema"
 )
@@ -142,11 +143,15 @@ type Dir struct {
 	parent *os.Root
 	name   string
 	path   string // whole, as it was when it was opened
-	root   *os.Root
-	self   *os.File // the folder itself, for its descriptor and its sync
 	info   os.FileInfo
 	node   node
 	faults *Faults
+
+	mu    sync.Mutex // guards the rest, but for what a user of an open folder reads
+	users int        // between enter and leave
+	lean  bool       // it is open only while it has users
+	root  *os.Root
+	self  *os.File // the folder itself, for its descriptor and its sync
 }
 
 // Open opens the folder of a session: NotFound if there is none,
@@ -162,17 +167,9 @@ func Open(parent *os.Root, session string, faults *Faults) (*Dir, error) {
 	if !fi.IsDir() {
 		return nil, unsafePath(session, "the session's place is taken by something that is no folder")
 	}
-	root, err := parent.OpenRoot(session)
-	if err != nil {
-		return nil, readFailed(session, err)
-	}
-	d := &Dir{parent: parent, name: session, path: filepath.Join(parent.Name(), session), root: root, faults: faults}
-	if d.self, err = root.Open("."); err == nil {
-		d.info, err = d.self.Stat()
-	}
-	if err != nil {
-		d.Close()
-		return nil, readFailed(session, err)
+	d := &Dir{parent: parent, name: session, path: filepath.Join(parent.Name(), session), faults: faults}
+	if d.info, err = d.open(); err != nil {
+		return nil, err
 	}
 	d.node = nodeOf(d.info)
 	if !os.SameFile(fi, d.info) || d.info.Mode().Perm()&0o022 != 0 {
@@ -190,11 +187,10 @@ func (d *Dir) Session() string { return d.name }
 
 // Close closes the folder. Slots that were claimed in it stay open.
 func (d *Dir) Close() error {
-	err := d.root.Close()
-	if d.self != nil {
-		err = errors.Join(err, d.self.Close())
-	}
-	return err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lean = false
+	return d.letGo()
 }
 
 func segmentName(epoch uint64) string { return fmt.Sprintf("%06d.jsonl", epoch) }
@@ -202,6 +198,10 @@ func segmentName(epoch uint64) string { return fmt.Sprintf("%06d.jsonl", epoch) 
 // Segments lists the taken slots, lowest first. Files with other names are not
 // looked at. A slot that holds no plain file of ours is UnsafeStatePath.
 func (d *Dir) Segments() ([]Segment, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.leave()
 	f, err := d.root.Open(".") // an own handle, since reading a folder moves its position
 	if err != nil {
 		return nil, readFailed(d.name, err)
@@ -257,6 +257,10 @@ func parseName(name string) (epoch uint64, ok bool) {
 // OpenSegment opens a segment for reading. It never follows a link and never
 // hangs on a FIFO; what is no plain file of ours is UnsafeStatePath.
 func (d *Dir) OpenSegment(epoch uint64) (*os.File, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.leave()
 	name := segmentName(epoch)
 	before, err := d.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -339,6 +343,10 @@ func (d *Dir) Held(epoch uint64) (bool, error) {
 // lease, changes nothing, works on read-only media, and waits for nothing.
 // holders are those of the store; nil looks at no beat.
 func (d *Dir) Status(holders *Holders) (Status, error) {
+	if err := d.enter(); err != nil {
+		return Status{}, err
+	}
+	defer d.leave()
 	segments, err := d.Segments()
 	if err != nil {
 		return Status{}, err

@@ -22,7 +22,14 @@ import (
 func (s *Slot) Next(header []byte, room int64) (*Slot, *Dir, error) {
 	s.lane.begin() // a roll is a part of an append
 	defer s.lane.end()
-	if _, err := s.inPlace(); err != nil {
+	if err := s.dir.enter(); err != nil {
+		return nil, nil, err
+	}
+	defer s.dir.leave()
+	if _, err := s.inPlace(s.dir.fd()); err != nil {
+		return nil, nil, err
+	}
+	if err := s.onPath(); err != nil {
 		return nil, nil, err
 	}
 	d, err := s.dir.again()
@@ -54,24 +61,27 @@ func (d *Dir) again() (*Dir, error) {
 	}
 	c := &Dir{parent: d.parent, name: d.name, path: d.path, root: root, info: d.info, node: d.node, faults: d.faults}
 	if c.self, err = root.Open("."); err != nil {
-		c.Close()
+		_ = c.letGo()
 		return nil, readFailed(d.name, err)
 	}
 	return c, nil
 }
 
-// inPlace looks whether segment and folder are where we have them. The folder
-// is looked for by its whole path, so that a moved or deleted store is noticed
-// too; the segment in the folder that is held open.
-func (s *Slot) inPlace() (size int64, err error) {
-	if err := s.lookAt(s.dir.fd(), s.name); err != nil || seenNode(&s.seen) != s.node {
+// inPlace looks whether the segment is where we have it, in the open folder.
+func (s *Slot) inPlace(folder int) (size int64, err error) {
+	if err := s.lookAt(folder, s.name); err != nil || seenNode(&s.seen) != s.node {
 		return 0, s.lost("the segment is no longer at its name")
 	}
-	size = s.seen.Size
+	return s.seen.Size, nil
+}
+
+// onPath looks whether the folder is where we have it: by its whole path, so that
+// a moved or deleted store is noticed too.
+func (s *Slot) onPath() error {
 	if err := s.lookAt(unix.AT_FDCWD, s.dir.path); err != nil || seenNode(&s.seen) != s.dir.node {
-		return 0, s.lost("the session's folder is no longer at its name")
+		return s.lost("the session's folder is no longer at its name")
 	}
-	return size, nil
+	return nil
 }
 
 // lookAt notes what stands at a name, which is not followed where it is a link.

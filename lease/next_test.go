@@ -69,6 +69,14 @@ func TestNextGoesWhereTheFolderIsOrNowhere(t *testing.T) {
 		if list, err := d.Segments(); err != nil || len(list) > 1 {
 			t.Errorf("%s: there are %v, %v", name, list, err)
 		}
+		d, path = folder(t, nil)
+		s = claim(t, d, 1)
+		must(t, s.Append([]byte("seal\n"), false))
+		lease.LetGo(s)
+		must(t, change(path))
+		if _, _, err := s.Next([]byte("claim\n"), 0); !errors.Is(err, schema.SessionWriterLost) {
+			t.Errorf("%s, which does not stay open: got %v", name, err)
+		}
 	}
 }
 

@@ -108,6 +108,10 @@ func (s *Slot) Remove(segments []uint64, blobs []string) error {
 
 // Remove is [Slot.Remove] for a session that nobody can write any more.
 func (d *Dir) Remove(segments []uint64, blobs []string) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
 	gone := func(dir *os.Root, name string) error {
 		if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return writeFailed(d.name, fmt.Sprintf("%s cannot be removed", name), err)

@@ -26,6 +26,7 @@ type Slot struct {
 	node  node
 	seen  unix.Stat_t // of the last look, kept so that a check makes no garbage
 	fresh bool        // the seal is not written yet
+	keeps bool        // its folder stays open
 	lane  *Lane       // nil if nobody beats for it
 	log   *Log        // nil if each append syncs the segment
 	dead  error       // why it takes no more writes
@@ -49,6 +50,10 @@ type Slot struct {
 func (d *Dir) Claim(epoch uint64, header []byte) (*Slot, error) { return d.claim(epoch, header, 0) }
 
 func (d *Dir) claim(epoch uint64, header []byte, room int64) (*Slot, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.leave()
 	if err := supported(d.self); err != nil {
 		return nil, err
 	}
@@ -280,6 +285,10 @@ func (s *Slot) syncFailed(err error) *schema.Error {
 }
 
 func (s *Slot) syncNames() error {
+	if err := s.dir.enter(); err != nil {
+		return err
+	}
+	defer s.dir.leave()
 	if err := s.sync(s.dir.self, s.dir.self.Sync); err != nil {
 		return err
 	}
@@ -294,10 +303,9 @@ func (s *Slot) syncNames() error {
 // Check is the successor check: nobody has claimed the next slot, the file at
 // our name is ours and as long as what we wrote, and the path of the session's
 // folder still leads to the folder that we hold, which it does not where the
-// session or the store was moved or deleted. The slots are looked for through
-// the folder held open since the claim, never by path, since after a move the
-// path of a superseded writer looks free. A check that cannot be made counts as
-// lost.
+// session or the store was moved or deleted. The slots are looked for in the
+// folder of the claim, never by path alone, since after a move the path of a
+// superseded writer looks free. A check that cannot be made counts as lost.
 func (s *Slot) Check() error {
 	check := s.check
 	if f := s.dir.faults; f != nil && f.Check != nil {
@@ -307,13 +315,23 @@ func (s *Slot) Check() error {
 }
 
 func (s *Slot) check() error {
-	if err := s.lookAt(s.dir.fd(), s.after); err != unix.ENOENT {
+	folder, at, err := s.folder()
+	if err != nil {
+		return s.lost("the session's folder is no longer at its name, or cannot be opened: " + Cause(err))
+	}
+	if at {
+		defer unix.Close(folder)
+	}
+	if err := s.lookAt(folder, s.after); err != unix.ENOENT {
 		if err != nil {
 			return s.lost("the successor's slot cannot be looked at: " + Cause(err))
 		}
 		return s.lost(fmt.Sprintf("epoch %d has been claimed by another writer", s.epoch+1))
 	}
-	size, err := s.inPlace()
+	size, err := s.inPlace(folder)
+	if err == nil && !at {
+		err = s.onPath()
+	}
 	if err != nil {
 		return err
 	}
@@ -327,6 +345,11 @@ func (s *Slot) check() error {
 // slot, and blobs that died with their writer. They were never part of a log.
 // One whose lock is held belongs to somebody who lives, and stays.
 func (s *Slot) Sweep() {
+	defer s.rest()
+	if s.dir.enter() != nil {
+		return
+	}
+	defer s.dir.leave()
 	s.sweep(s.dir.root, ".claim-")
 	if b, err := s.dir.blobs(); err == nil {
 		s.sweep(b, blobTemp)
@@ -375,6 +398,7 @@ func (s *Slot) Close() error {
 func (s *Slot) close() error {
 	s.syncing.Lock()
 	s.closed = true
+	s.forget()
 	defer s.syncing.Unlock()
 	return s.file.Close()
 }

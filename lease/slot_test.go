@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -189,10 +190,13 @@ func TestTheCheckNoticesASuccessorAndAMove(t *testing.T) {
 		}, "folder"},
 		{"the store deleted", func(p string) error { return os.RemoveAll(filepath.Dir(p)) }, "segment"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		check := func(t *testing.T, letGo bool) {
 			d, path := folder(t, nil)
 			s := claim(t, d, 1)
 			must(t, s.Append([]byte("seal\n"), false))
+			if letGo && !lease.LetGo(s) {
+				t.Fatal("the folder is still open")
+			}
 			must(t, c.do(path))
 			err := s.Check()
 			if c.why == "" {
@@ -201,7 +205,8 @@ func TestTheCheckNoticesASuccessorAndAMove(t *testing.T) {
 				return
 			}
 			want(t, err, schema.SessionWriterLost)
-			if !strings.Contains(err.Error(), c.why) {
+			// A folder that is looked for and not found is not looked into.
+			if !strings.Contains(err.Error(), c.why) && !(letGo && strings.Contains(err.Error(), "folder")) {
 				t.Errorf("got %v, want a word about the %s", err, c.why)
 			}
 			err = s.Append([]byte("more\n"), false)
@@ -209,7 +214,50 @@ func TestTheCheckNoticesASuccessorAndAMove(t *testing.T) {
 			if d := schema.AsError(err).Details; d["outcome"] != "unknown" || d["session"] != "s1" || d["epoch"] != uint64(1) {
 				t.Errorf("the details are %v", d)
 			}
-		})
+		}
+		t.Run(c.name, func(t *testing.T) { check(t, false) })
+		t.Run(c.name+", of a folder that does not stay open", func(t *testing.T) { check(t, true) })
+	}
+}
+
+// Of a session whose folder does not stay open everything else goes as well.
+func TestAFolderIsOpenedWhenItIsNeeded(t *testing.T) {
+	d, path := folder(t, nil)
+	s := claim(t, d, 1)
+	must(t, s.Append([]byte("seal\n"), false))
+	closed := func() {
+		t.Helper()
+		if !lease.LetGo(s) {
+			t.Error("the folder is still open")
+		}
+	}
+	closed()
+	must(t, os.WriteFile(filepath.Join(path, ".claim-dead"), nil, 0o600))
+	s.Sweep()
+	closed()
+	if names := list(t, path); !slices.Equal(names, []string{"000001.jsonl"}) {
+		t.Errorf("the folder holds %v", names)
+	}
+	must(t, s.WriteBlob("b", false, func(w io.Writer) error { _, err := io.WriteString(w, "blob"); return err }))
+	closed()
+	must(t, s.SettleBlob("b", func(f *os.File, _ io.Writer) error { return f.Close() }))
+	closed()
+	if size, err := s.Settle(1); err != nil || size == 0 {
+		t.Errorf("settled at %d, %v", size, err)
+	}
+	closed()
+	must(t, s.Append([]byte("more\n"), false))
+	next, dir, err := s.Next([]byte("claim\n"), 0)
+	must(t, err)
+	closed()
+	want(t, s.Append([]byte("more\n"), false), schema.SessionWriterLost)
+	must(t, next.Append([]byte("seal\n"), false))
+	must(t, errors.Join(next.Close(), dir.Close(), s.Close(), d.Close()))
+	if _, err := d.Segments(); err == nil {
+		t.Error("a closed folder is read")
+	}
+	if names := list(t, path); !slices.Equal(names, []string{"000001.jsonl", "000002.jsonl", "blobs"}) {
+		t.Errorf("the folder holds %v", names)
 	}
 }
 

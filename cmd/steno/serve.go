@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steno/executor"
+	"steno/lease"
 	"steno/schema"
 )
 
@@ -34,7 +35,12 @@ func (a *app) serveCommand() *cobra.Command {
 			"With --nats it brings an executor to a server that is there. SIGTERM drains.",
 		Example: "  steno serve\n  steno serve --dir /var/lib/steno --listen 127.0.0.1:4222\n  steno serve --nats nats://127.0.0.1:4222",
 		Args:    exactly(),
-		RunE:    func(c *cobra.Command, _ []string) error { return a.serve(c.Context(), listen, sessions, wait) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("sessions") {
+				sessions = min(sessions, lease.MaxHeld())
+			}
+			return a.serve(c.Context(), listen, sessions, wait)
+		},
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:4222", "where the embedded server listens; port 0 takes a free one")
 	c.Flags().IntVar(&sessions, "sessions", 1000, "how many sessions to hold; above, those that nobody uses are released, the least recently used first")
@@ -46,6 +52,10 @@ func (a *app) serveCommand() *cobra.Command {
 func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.Duration) (err error) {
 	if sessions < 1 {
 		return usage("--sessions is 1 at least; got %d", sessions)
+	}
+	if most := lease.MaxHeld(); sessions > most {
+		return schema.Errorf(schema.InvalidConfig, "this process may have too few files open to hold %d sessions; it can hold %d", sessions, most).
+			With("next", "raise the limit on open files, with ulimit -n or LimitNOFILE=, or name fewer --sessions")
 	}
 	o, err := listening(listen)
 	if err != nil {
