@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/oklog/ulid/v2"
-
 	"steno/lease"
 	"steno/schema"
 )
@@ -158,7 +156,7 @@ func newJournal(store Store, claim schema.Claim, w Writer, header int, opt Optio
 	return &Journal{store: store, session: claim.Session, holder: opt.Holder, by: cmp.Or(opt.By, opt.Holder.Program),
 		tell: opt.Durable, waiting: opt.Waiting,
 		lane: make(chan struct{}, 1), closing: make(chan struct{}), stuck: make(chan struct{}),
-		epoch: claim.Epoch, writer: w, size: int64(header), ids: map[ulid.ULID]uint64{}}
+		epoch: claim.Epoch, writer: w, size: int64(header)}
 }
 
 // survey reads a session before it is claimed. A session that may be made and
@@ -245,7 +243,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 			j.state = opt.NewState()
 			so.State = j.state
 		}
-		j.ids, j.places, j.runs = map[ulid.ULID]uint64{}, nil, nil
+		j.places = places{}
 		s, begun, released = NewScan(j.store, j.session, so), false, false
 		if before.top() > 0 {
 			for it, err := range s.Items(ctx) {
@@ -253,7 +251,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 					return err
 				}
 				if e := it.Event; e != nil {
-					j.note(e.ID, e.Seq, place{it.Segment, it.Offset})
+					j.places.note(e.ID, e.Seq, place{it.Segment, it.Offset})
 					begun = begun || begins(e)
 					released = e.Type == schema.TypeWriterReleased
 				}

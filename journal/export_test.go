@@ -1,5 +1,7 @@
 package journal
 
+import "github.com/oklog/ulid/v2"
+
 // MakeDir makes a store's folder, with the sync that it uses.
 var MakeDir = makeDir
 
@@ -22,4 +24,25 @@ func Queued(j *Journal) int {
 func (o ScanOptions) Judged(workers, chunk int) ScanOptions {
 	o.workers, o.chunk = workers, chunk
 	return o
+}
+
+// Places are where the events of a log stand.
+type Places struct{ places }
+
+func (p *Places) Note(id ulid.ULID, seq, epoch uint64, offset int64) {
+	p.note(id, seq, place{epoch, offset})
+}
+
+func (p *Places) Seq(seq uint64) (epoch uint64, offset int64, ok bool) {
+	at, ok := p.seq(seq)
+	return at.epoch, at.offset, ok
+}
+
+func (p *Places) ID(id ulid.ULID) (seq, epoch uint64, offset int64, ok bool) {
+	seq, at, ok := p.id(id)
+	return seq, at.epoch, at.offset, ok
+}
+
+func (p *Places) Move(from uint64, at int64, to uint64, offset int64) {
+	p.move(place{from, at}, place{to, offset})
 }

@@ -59,11 +59,9 @@ type Journal struct {
 	stuck  chan struct{} // closed once one does, then made anew
 	seq    uint64        // of the last event, which is durable
 	sum    schema.Sum
-	size   int64                // of our segment
-	ids    map[ulid.ULID]uint64 // seq of every event
-	places []place              // of every event, in the order of the log
-	runs   []run                // which numbers they have
-	dead   error                // why it takes no more appends
+	size   int64  // of our segment
+	places places // of every event
+	dead   error  // why it takes no more appends
 }
 
 // An Entry is an event that is yet to be written. Data must come from
@@ -153,7 +151,7 @@ func (j *Journal) Append(ctx context.Context, entries ...Entry) ([]Record, error
 func (j *Journal) fold(records []Record, fresh []schema.Event) {
 	for i := range records {
 		r := &records[i]
-		j.note(r.ID, r.Seq, place{j.epoch, j.size})
+		j.places.note(r.ID, r.Seq, place{j.epoch, j.size})
 		j.size += int64(len(r.Line)) + 1
 		j.seq, j.sum = r.Seq, r.Sum
 		if j.state != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"math"
 	"slices"
 	"sync"
 
@@ -42,37 +43,95 @@ type place struct {
 	offset int64
 }
 
-// A run is events whose numbers follow each other. Where a repair has left
-// something out, the next one begins.
-type run struct {
-	seq uint64 // of its first event
-	at  int    // index of that event's place
+// places are where the events of a log stand, by number and by id: some 40
+// bytes for each, for a session may have millions. The caller holds mu, or is
+// alone.
+type places struct {
+	list []stretch
+	n    uint32               // how many events there are
+	ids  map[ulid.ULID]uint32 // of each its place in the order of the log, from 0
 }
 
-func (j *Journal) note(id ulid.ULID, seq uint64, p place) {
-	n := len(j.places)
-	if k := len(j.runs); k == 0 || seq-j.runs[k-1].seq != uint64(n-j.runs[k-1].at) {
-		j.runs = append(j.runs, run{seq, n})
-	}
-	j.places = append(j.places, p)
-	j.ids[id] = seq
+// A stretch is events of one segment whose numbers follow each other. Where a
+// repair has left something out, the next one begins. Each is short, so that a
+// long log never has to be copied.
+type stretch struct {
+	at     uint32 // place of its first event in the order of the log
+	seq    uint64 // of that
+	epoch  uint64
+	offset int64
+	behind []uint32 // how much further each stands
 }
 
-// place finds an event.
-func (j *Journal) place(seq uint64) (p place, ok bool) {
-	k, _ := slices.BinarySearchFunc(j.runs, seq, func(r run, seq uint64) int { return cmp.Compare(r.seq, seq+1) })
-	if k == 0 {
+const maxStretch = 512
+
+func (p *places) note(id ulid.ULID, seq uint64, at place) {
+	if p.ids == nil {
+		p.ids = map[ulid.ULID]uint32{}
+	}
+	p.ids[id] = p.n
+	p.add(seq, at)
+}
+
+func (p *places) add(seq uint64, at place) {
+	if k := len(p.list); k > 0 {
+		s := &p.list[k-1]
+		n, behind := len(s.behind), at.offset-s.offset
+		if n < maxStretch && at.epoch == s.epoch && seq == s.seq+uint64(n) && 0 <= behind && behind <= math.MaxUint32 {
+			s.behind = append(s.behind, uint32(behind))
+			p.n++
+			return
+		}
+	}
+	p.list = append(p.list, stretch{p.n, seq, at.epoch, at.offset, []uint32{0}})
+	p.n++
+}
+
+// seq finds an event by its number.
+func (p *places) seq(seq uint64) (place, bool) {
+	k, _ := slices.BinarySearchFunc(p.list, seq, func(s stretch, seq uint64) int { return cmp.Compare(s.seq, seq+1) })
+	if k == 0 || seq-p.list[k-1].seq >= uint64(len(p.list[k-1].behind)) {
 		return place{}, false
 	}
-	end := len(j.places)
-	if k < len(j.runs) {
-		end = j.runs[k].at
+	s := &p.list[k-1]
+	return place{s.epoch, s.offset + int64(s.behind[seq-s.seq])}, true
+}
+
+// id finds an event by its id, and its number.
+func (p *places) id(id ulid.ULID) (seq uint64, at place, ok bool) {
+	n, ok := p.ids[id]
+	if !ok {
+		return 0, place{}, false
 	}
-	r := j.runs[k-1]
-	if seq-r.seq >= uint64(end-r.at) {
-		return place{}, false
+	k, _ := slices.BinarySearchFunc(p.list, n, func(s stretch, n uint32) int { return cmp.Compare(s.at, n+1) })
+	s := &p.list[k-1]
+	return s.seq + uint64(n-s.at), place{s.epoch, s.offset + int64(s.behind[n-s.at])}, true
+}
+
+// move notes that the last events, those of a segment from an offset on, stand
+// somewhere else now, in the same distances.
+func (p *places) move(from, to place) {
+	type moved struct {
+		seq    uint64
+		offset int64
 	}
-	return j.places[r.at+int(seq-r.seq)], true
+	var last []moved
+	for k := len(p.list); k > 0 && p.list[k-1].epoch == from.epoch; k = len(p.list) {
+		s := &p.list[k-1]
+		n := len(s.behind)
+		offset := s.offset + int64(s.behind[n-1])
+		if offset < from.offset {
+			break
+		}
+		last = append(last, moved{s.seq + uint64(n-1), to.offset + offset - from.offset})
+		if s.behind = s.behind[:n-1]; n == 1 {
+			p.list = p.list[:k-1]
+		}
+		p.n--
+	}
+	for _, m := range slices.Backward(last) {
+		p.add(m.seq, place{to.epoch, m.offset})
+	}
 }
 
 // recorded gives those of entries whose ids are in the log: all, none, or the
@@ -88,8 +147,7 @@ func (j *Journal) recorded(ctx context.Context, entries []Entry) ([]Record, erro
 			return nil, schema.Errorf(schema.InvalidArgs, "event id %s stands twice in one append", in.ID).With("session", j.session)
 		}
 		seen[in.ID] = true
-		if seq := j.ids[in.ID]; seq > 0 {
-			p, _ := j.place(seq)
+		if seq, p, ok := j.places.id(in.ID); ok {
 			r, err := j.read(ctx, seq, p)
 			if err != nil {
 				return nil, err
@@ -128,7 +186,7 @@ func (j *Journal) begins(ctx context.Context, entries []Entry, known []Record) (
 			i++
 			continue
 		}
-		p, ok := j.place(seq)
+		p, ok := j.places.seq(seq)
 		if !ok { // a repair has left it out, and it may have been anything
 			return false, nil
 		}
@@ -147,7 +205,7 @@ func (j *Journal) begins(ctx context.Context, entries []Entry, known []Record) (
 // number that a repair has left out.
 func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
 	j.mu.Lock()
-	p, ok := j.place(seq)
+	p, ok := j.places.seq(seq)
 	j.mu.Unlock()
 	if !ok {
 		return Record{}, schema.Errorf(schema.NotFound, "session %s has no event %d", j.session, seq).With("session", j.session)

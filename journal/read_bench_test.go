@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,4 +128,44 @@ func BenchmarkVerifyFold(b *testing.B) {
 // BenchmarkTrusted is the same without the sums.
 func BenchmarkTrusted(b *testing.B) {
 	corpora(b, func(b *testing.B, c *corpus) { c.read(b, journal.ScanOptions{Trusted: true}) })
+}
+
+// BenchmarkAppendBehind appends to a session that has so many events already, in
+// memory, so that the disk hides nothing. What the journal and its state keep of each event
+// is B/event.
+func BenchmarkAppendBehind(b *testing.B) {
+	for _, events := range []int{1e3, 1e6} {
+		b.Run(fmt.Sprint(events), func(b *testing.B) {
+			store := journaltest.Files(b)
+			opt := journal.Options{Holder: lease.Self("bench"), NewState: func() journal.State { return replay.NewChecker() }, Create: true}
+			before := inUse()
+			j, err := journal.Open(ctx, store, "s1", opt)
+			if err != nil {
+				b.Fatal(err)
+			}
+			entries := slices.Repeat([]journal.Entry{journaltest.Note(strings.Repeat("x", 300))}, 500)
+			for range events / len(entries) {
+				journaltest.Append(b, j, entries...)
+			}
+			kept := float64(inUse()-before) / float64(events)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := j.Append(ctx, entries[0]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StopTimer()
+			b.ReportMetric(kept, "B/event")
+			if err := j.Close(); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+func inUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -142,7 +142,7 @@ func (j *Journal) repair(ctx context.Context, before *Scan, claim schema.Claim, 
 	released := false
 	s, err := p.read(ctx, j.store, j.session, so, func(it Item) {
 		if e := it.Event; e != nil {
-			j.note(e.ID, e.Seq, place{it.Segment, it.Offset})
+			j.places.note(e.ID, e.Seq, place{it.Segment, it.Offset})
 			released = e.Type == schema.TypeWriterReleased
 		}
 	})

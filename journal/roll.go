@@ -290,7 +290,7 @@ func (j *Journal) recordedBehind(ctx context.Context, w Writer, epoch uint64, of
 // for it and lost it, and that shows once the pages are dropped: what is not
 // there must not be pinned.
 func (j *Journal) lastKept(ctx context.Context, tail *lease.Tail) error {
-	p, _ := j.place(j.seq)
+	p, _ := j.places.seq(j.seq)
 	r, err := j.readUnder(ctx, j.seq, p, tail)
 	if err == nil && r.Sum != j.sum {
 		err = schema.Errorf(schema.CorruptLogLine, "event %d of session %s is another than was acknowledged", j.seq, j.session).

@@ -149,7 +149,5 @@ func (j *Journal) move(c *carried, from uint64, to place) {
 	if c == nil {
 		return
 	}
-	for i := len(j.places) - 1; i >= 0 && j.places[i].epoch == from && j.places[i].offset >= c.from; i-- {
-		j.places[i] = place{to.epoch, to.offset + j.places[i].offset - c.from}
-	}
+	j.places.move(place{from, c.from}, to)
 }
