@@ -88,21 +88,17 @@ const (
 	maxWorkers = 8
 )
 
-// A pool lends chunks, one reader after another.
-type pool struct {
-	chunks []*chunk
-	big    [][]byte // with room for one line of any length
-}
-
-func (p *pool) get() *chunk {
-	if n := len(p.chunks); n > 0 {
-		c := p.chunks[n-1]
-		p.chunks = p.chunks[:n-1]
-		return c
-	}
+// chunks are those that nobody reads now. Sessions may be many and short, and a
+// chunk has all that is needed to decode its lines without garbage.
+var chunks = sync.Pool{New: func() any {
 	c := &chunk{done: make(chan struct{}, 1)}
 	c.taken.Store(true)
 	return c
+}}
+
+// A pool lends room for long lines, one reader after another.
+type pool struct {
+	big [][]byte // each with room for one line of any length
 }
 
 func (p *pool) put(c *chunk) {
@@ -110,7 +106,7 @@ func (p *pool) put(c *chunk) {
 		p.big = append(p.big, c.buf[:schema.MaxLine+1])
 	}
 	c.buf, c.long, c.n = nil, nil, 0
-	p.chunks = append(p.chunks, c)
+	chunks.Put(c)
 }
 
 // grow copies b to where it has room.
@@ -241,7 +237,7 @@ func (r *lineReader) advance() bool {
 		bytes += len(c.buf)
 	}
 	for len(r.ahead) < max(1, r.most) && (bytes < maxAhead || len(r.ahead) == 0) {
-		c := r.pool.get()
+		c := chunks.Get().(*chunk)
 		if !r.fill(c) {
 			r.pool.put(c)
 			break
