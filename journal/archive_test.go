@@ -22,7 +22,7 @@ import (
 
 // A forger makes archives as journal does, and other ones.
 type forger struct {
-	t     *testing.T
+	t     testing.TB
 	b     []byte
 	table []byte
 }
@@ -45,7 +45,9 @@ func (f *forger) headers(all ...*tar.Header) *forger {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, h := range all {
-		must(f.t, w.WriteHeader(h))
+		if err := w.WriteHeader(h); err != nil {
+			f.t.Fatal(err)
+		}
 	}
 	return f.frame(b.Bytes())
 }

@@ -378,3 +378,42 @@ func TestAReleaseDoesNotRemove(t *testing.T) {
 		t.Errorf("it is released with %s", l.Events[2].Data)
 	}
 }
+
+// What a dead holder's commit log alone has is exported, and packed.
+func TestWhatOnlyTheCommitLogHasIsExportedAndPacked(t *testing.T) {
+	t.Parallel()
+	before := journaltest.Files(t)
+	j := journaltest.Open(t, before, "s1")
+	told := []schema.Head{j.Head()}
+	for i := range 20 {
+		journaltest.Append(t, j, journaltest.Note(fmt.Sprint(i)))
+		told = append(told, j.Head())
+	}
+	// The power has taken what was never synced in the segment, or made zeros of it.
+	for _, lose := range []func(b []byte) []byte{
+		func(b []byte) []byte { return b[:lineAt(b, 6)] },
+		func(b []byte) []byte { clear(b[lineAt(b, 6):]); return b },
+	} {
+		store := copyOf(t, before, func(_ string, b []byte) []byte { return lose(b) })
+		raw, err := os.ReadFile(filepath.Join(folder(store, "s1"), "000001.jsonl"))
+		must(t, err)
+		if strings.Count(string(raw), "\n") != 6 {
+			t.Fatalf("the segment has %d lines", strings.Count(string(raw), "\n"))
+		}
+		dir := filepath.Join(t.TempDir(), "copy")
+		if all, err := export(t, store, dir); err != nil || !all["s1"].OK {
+			t.Fatalf("exported: %+v, %v", all, err)
+		}
+		copied, err := journal.OpenFiles(dir, false)
+		must(t, err)
+		if l := journaltest.Verify(t, copied, "s1"); len(l.Missing(told)) > 0 {
+			t.Errorf("not in the copy: %v", l.Missing(told))
+		}
+		must(t, copied.Close())
+		told := append(told[:len(told):len(told)], pack(t, store, "s1").Head)
+		must(t, os.RemoveAll(filepath.Join(store.Dir(), "holders")))
+		if l := journaltest.Verify(t, store, "s1"); len(l.Missing(told)) > 0 {
+			t.Errorf("not in the archive: %v", l.Missing(told))
+		}
+	}
+}
