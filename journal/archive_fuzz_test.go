@@ -2,8 +2,11 @@ package journal_test
 
 import (
 	"archive/tar"
+	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"steno/journal"
@@ -38,14 +41,37 @@ func FuzzArchive(f *testing.F) {
 		f.Fatal(err, e)
 	}
 	begun := func() *forger { return (&forger{t: f}).begin("steno-archive 1", "s1") }
-	f.Add(sound)
-	f.Add(sound[:len(sound)-1])
-	f.Add(begun().file("s1/000001.jsonl", first).end(0))
-	f.Add(begun().file("s1/000001.jsonl", nil).folder("s1/blobs/").end(0))
-	f.Add(begun().file("s1/000001.jsonl", first).end(7))
-	f.Add(begun().headers(&tar.Header{Typeflag: tar.TypeReg, Name: "s1/000001.jsonl", Size: int64(len(first)) + 1}).frame(first).end(0))
-	f.Add((&forger{t: f}).begin("steno-archive 9", "s1").end(0))
-	f.Fuzz(func(t *testing.T, b []byte) {
+	kinds := [][]byte{sound,
+		begun().file("s1/000001.jsonl", first).end(0),
+		begun().file("s1/000001.jsonl", nil).folder("s1/blobs/").end(0),
+		begun().headers(&tar.Header{Typeflag: tar.TypeReg, Name: "s1/000001.jsonl", Size: int64(len(first)) + 1}).frame(first).end(0),
+		(&forger{t: f}).begin("steno-archive 9", "s1").end(0)}
+	for kind := range byte(len(kinds)) {
+		f.Add(kind, []byte{})
+		for op := range byte(4) {
+			f.Add(kind, []byte{op, 0, 3, 7, op, 1, 40, 200})
+			f.Add(kind, []byte{op, 255, 250, 1, op, 255, 240, 9})
+		}
+	}
+	f.Fuzz(func(t *testing.T, kind byte, edits []byte) {
+		b := bytes.Clone(kinds[int(kind)%len(kinds)])
+		for ; len(edits) >= 4 && len(b) > 0; edits = edits[4:] {
+			at, n := int(binary.BigEndian.Uint16(edits[1:]))%len(b), int(edits[3])
+			if edits[1] > 127 { // from the end, where the table is
+				at = len(b) - 1 - (65535-int(binary.BigEndian.Uint16(edits[1:])))%len(b)
+			}
+			end := min(at+n, len(b))
+			switch edits[0] % 4 {
+			case 0:
+				b[at] ^= edits[3]
+			case 1:
+				b = b[:at]
+			case 2:
+				b = slices.Delete(b, at, end)
+			case 3:
+				b = slices.Insert(b, at, bytes.Clone(b[at:end])...)
+			}
+		}
 		must(t, os.WriteFile(path+".new", b, 0o600))
 		must(t, os.Rename(path+".new", path))
 		l, err := journaltest.Read(store, "s1", journal.ScanOptions{Blobs: true})
