@@ -1,8 +1,10 @@
 package journal_test
 
 import (
+	"archive/tar"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
@@ -118,15 +121,19 @@ func TestAPackedSessionIsReadAsBefore(t *testing.T) {
 		}
 	}
 	check(2)
-	// Every byte is there when it is unpacked, by tar and by nothing of ours.
+	// Every byte is there when it is unpacked, by what knows nothing of steno.
+	was["000005.jsonl"] = left["000005.jsonl"]
+	same(t, unpacked(t, archive(store, "s1")), was)
 	for _, how := range []string{"tar --zstd -xf %s", "zstd -dc %s | tar -xf -"} {
+		if _, err := exec.LookPath("zstd"); err != nil {
+			break // the machine has none
+		}
 		out := t.TempDir()
 		cmd := exec.Command("sh", "-c", fmt.Sprintf(how, archive(store, "s1")))
 		cmd.Dir = out
 		if b, err := cmd.CombinedOutput(); err != nil || len(b) > 0 {
 			t.Fatalf("%s: %v %s", how, err, b)
 		}
-		was["000005.jsonl"] = left["000005.jsonl"]
 		same(t, contents(t, filepath.Join(out, "s1")), was)
 	}
 	// Packing it again changes nothing, and says so.
@@ -150,12 +157,32 @@ func TestAPackedSessionIsReadAsBefore(t *testing.T) {
 		t.Errorf("packed when it had gone on: %+v", p)
 	}
 	was["000008.jsonl"] = contents(t, folder(store, "s1"))["000008.jsonl"]
-	out := t.TempDir()
-	if b, err := exec.Command("tar", "--zstd", "-xf", archive(store, "s1"), "-C", out).CombinedOutput(); err != nil {
-		t.Fatalf("%v %s", err, b)
-	}
-	same(t, contents(t, filepath.Join(out, "s1")), was)
+	same(t, unpacked(t, archive(store, "s1")), was)
 	check(2 + 1 + 5 + 1 + 1 + 5 + 2)
+}
+
+// unpacked is what a tar file in zstd holds of session s1, by any reader of these.
+func unpacked(t *testing.T, path string) map[string]string {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	r, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1))
+	must(t, err)
+	defer r.Close()
+	all := map[string]string{}
+	for in := tar.NewReader(r); ; {
+		h, err := in.Next()
+		if err == io.EOF {
+			return all
+		}
+		must(t, err)
+		if h.Typeflag == tar.TypeReg {
+			b, err := io.ReadAll(in)
+			must(t, err)
+			all[strings.TrimPrefix(h.Name, "s1/")] = string(b)
+		}
+	}
 }
 
 func keys(m map[string]string) (k []string) {
