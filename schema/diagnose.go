@@ -71,7 +71,7 @@ func glued(line []byte) bool {
 	var buf []byte
 	// Bounded, since each try may read the whole line and the line is hostile.
 	for at, budget := 0, 4*len(line); budget > 0; {
-		s := scanner{src: line[at:], dst: buf, write: true, depth: -1}
+		s := scanner{src: line[at:], dst: buf, depth: -1}
 		s.space()
 		whole := s.value() == ""
 		budget -= s.pos

@@ -23,7 +23,7 @@ const MaxDepth = 250
 // hold the reason and the offset in src. dst is unchanged then. dst must not
 // overlap src.
 func Compact(dst, src []byte, level int) (out []byte, replaced int, err error) {
-	s := scanner{src: src, dst: dst, write: true, depth: level - 1}
+	s := scanner{src: src, dst: dst, depth: level - 1}
 	s.space()
 	if r := s.value(); r != "" {
 		return dst, 0, s.refuse(r)
@@ -101,18 +101,15 @@ func inOrder(b []byte, i, level int) int {
 	return skipNumber(b, i)
 }
 
-// A scanner walks one JSON text. With write it copies what it reads to dst,
-// without white space and with broken text replaced. Without, it refuses white
-// space and broken UTF-8, which is how stored lines are read; half a surrogate
-// pair, which no writer should have written, is sound JSON and passes. It is written by hand for three reasons:
-// a refusal must say which of the reasons of a finding it is, replaced
-// characters must be counted, and every byte of every log goes through it.
+// A scanner walks one JSON text and copies what it reads to dst, without white
+// space and with broken text replaced. It is written by hand since a refusal must
+// say which of the reasons of a finding it is, and replaced characters must be
+// counted. Stored lines go through Fields, which only says no.
 type scanner struct {
 	src, dst []byte
 	pos      int
 	depth    int
 	replaced int
-	write    bool
 	keys     keyStack
 }
 
@@ -149,7 +146,6 @@ func (k *keyStack) cut(n int) {
 func (s *scanner) refuse(r Reason) error {
 	return Errorf(InvalidArgs, "%s", map[Reason]string{
 		InvalidJSON:  "not JSON",
-		InvalidUTF8:  "not UTF-8",
 		TooDeep:      fmt.Sprintf("nested more than %d deep", MaxDepth),
 		DuplicateKey: "a key stands twice in one object",
 	}[r]).With("reason", string(r)).With("offset", s.pos)
@@ -166,13 +162,6 @@ func (s *scanner) space() {
 	}
 }
 
-// gap is space between tokens: skipped at the door, an error in a stored line.
-func (s *scanner) gap() {
-	if s.write {
-		s.space()
-	}
-}
-
 func (s *scanner) peek() byte {
 	if s.pos < len(s.src) {
 		return s.src[s.pos]
@@ -186,9 +175,7 @@ func (s *scanner) take(c byte) bool {
 		return false
 	}
 	s.pos++
-	if s.write {
-		s.dst = append(s.dst, c)
-	}
+	s.dst = append(s.dst, c)
 	return true
 }
 
@@ -217,9 +204,7 @@ func (s *scanner) word(w string) Reason {
 		return InvalidJSON
 	}
 	s.pos += len(w)
-	if s.write {
-		s.dst = append(s.dst, w...)
-	}
+	s.dst = append(s.dst, w...)
 	return ""
 }
 
@@ -255,9 +240,7 @@ func (s *scanner) number() Reason {
 			return InvalidJSON
 		}
 	}
-	if s.write {
-		s.dst = append(s.dst, s.src[at:s.pos]...)
-	}
+	s.dst = append(s.dst, s.src[at:s.pos]...)
 	return ""
 }
 
@@ -266,17 +249,17 @@ func (s *scanner) array() Reason {
 		return TooDeep
 	}
 	s.take('[')
-	s.gap()
+	s.space()
 	if s.take(']') {
 		s.depth--
 		return ""
 	}
 	for {
-		s.gap()
+		s.space()
 		if r := s.value(); r != "" {
 			return r
 		}
-		s.gap()
+		s.space()
 		if s.take(',') {
 			continue
 		}
@@ -297,7 +280,7 @@ func (s *scanner) object() Reason {
 		return TooDeep
 	}
 	s.take('{')
-	s.gap()
+	s.space()
 	if s.take('}') {
 		s.depth--
 		return ""
@@ -305,7 +288,7 @@ func (s *scanner) object() Reason {
 	base, twice := s.keys.n, -1
 	var many map[string]struct{}
 	for {
-		s.gap()
+		s.space()
 		if s.peek() != '"' {
 			return InvalidJSON
 		}
@@ -313,10 +296,7 @@ func (s *scanner) object() Reason {
 		if r := s.str(); r != "" {
 			return r
 		}
-		raw := s.src[at:s.pos]
-		if s.write {
-			raw = s.dst[from:] // with what was replaced: two broken keys may become one
-		}
+		raw := s.dst[from:] // with what was replaced: two broken keys may become one
 		key := unquote(raw)
 		if many != nil {
 			if _, ok := many[string(key)]; ok && twice < 0 {
@@ -336,15 +316,15 @@ func (s *scanner) object() Reason {
 				}
 			}
 		}
-		s.gap()
+		s.space()
 		if !s.take(':') {
 			return InvalidJSON
 		}
-		s.gap()
+		s.space()
 		if r := s.value(); r != "" {
 			return r
 		}
-		s.gap()
+		s.space()
 		if s.take(',') {
 			continue
 		}
@@ -385,9 +365,7 @@ func (s *scanner) str() Reason {
 		switch c := src[i]; {
 		case c == '"':
 			i++
-			if s.write {
-				s.dst = append(s.dst, src[at:i]...)
-			}
+			s.dst = append(s.dst, src[at:i]...)
 			s.pos = i
 			return ""
 		case c == '\\':
@@ -396,7 +374,7 @@ func (s *scanner) str() Reason {
 				s.pos = i
 				return InvalidJSON
 			}
-			if lone && s.write {
+			if lone {
 				s.dst = append(append(s.dst, src[at:i]...), `\ufffd`...)
 				s.replaced++
 				at = i + n
@@ -409,10 +387,6 @@ func (s *scanner) str() Reason {
 			if r, n := utf8.DecodeRune(src[i:]); r != utf8.RuneError || n > 1 {
 				i += n
 				continue
-			}
-			if !s.write {
-				s.pos = i
-				return InvalidUTF8
 			}
 			s.dst = append(append(s.dst, src[at:i]...), "\uFFFD"...)
 			s.replaced++
