@@ -27,6 +27,7 @@ type child struct {
 	URL     string // of the server
 	Dir     string // of the store
 	Queue   bool
+	Plain   bool          // without a commit log
 	AckWait time.Duration // the product's if zero
 	Effects string        // file in which each run of a tool leaves a line
 	Grace   time.Duration // of the drain after SIGTERM
@@ -107,6 +108,9 @@ func childExecutor(arg []byte) error {
 	store, err := journal.OpenFiles(c.Dir, false)
 	if err != nil {
 		return err
+	}
+	if c.Plain {
+		store = store.WithoutLog()
 	}
 	var traps snares
 	registry, err := executor.NewRegistry(echo, effect("effect", false, c.Effects, journaltest.Say), effect("again", true, c.Effects, journaltest.Say))

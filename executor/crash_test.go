@@ -118,7 +118,8 @@ func (a aftermath) outcome() string {
 
 func (s *crash) run() (got aftermath) {
 	file := filepath.Join(s.t.TempDir(), "effects")
-	c := child{Effects: file, Queue: s.door == "queue", AckWait: time.Second}
+	// Each instant comes with a commit log and without.
+	c := child{Effects: file, Queue: s.door == "queue", Plain: (s.door == "queue") == (s.tool == "effect"), AckWait: time.Second}
 	a := s.child(c)
 	s.client = s.place.client()
 	open(s.t, s.client, "s1")

@@ -319,7 +319,7 @@ func (l *Log) folder() (*os.Root, error) {
 // far as they could. The caller holds mu.
 func (l *Log) settled(f *logFile) {
 	defer l.change.Broadcast()
-	small := f.size < maxLog && f.size/int64(max(1, len(f.ends))) < perSegment
+	small := f.size < maxLog && (l.faults == nil || l.faults.LogSize == 0) && f.size/int64(max(1, len(f.ends))) < perSegment
 	for s, end := range f.ends {
 		if s.synced.Load() >= end {
 			delete(f.ends, s)

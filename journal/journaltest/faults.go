@@ -44,6 +44,7 @@ type Faults struct {
 	free    int // bytes that still fit, if it is full
 	noSync  bool
 	noLog   bool // no sync of a commit log
+	noFile  bool // only those
 	noDrop  bool
 	look    func() error // in place of the successor check
 	files   []*synced
@@ -334,13 +335,13 @@ func (x *Faults) write(f *os.File, b []byte) (n int, err error) {
 
 func (x *Faults) sync(f *os.File) error {
 	x.mu.Lock()
-	noSync, noLog, hold := x.noSync, x.noLog, x.hold
+	noSync, noLog, noFile, hold := x.noSync, x.noLog, x.noFile, x.hold
 	x.mu.Unlock()
 	if noSync {
 		return nil
 	}
 	point := x.point(Sync, f)
-	if err := x.pass(point, f); err != nil || point == LogSync && noLog {
+	if err := x.pass(point, f); err != nil || point == LogSync && noLog || point == Sync && noFile {
 		return err
 	}
 	if err := x.owed(f); err != nil {

@@ -54,6 +54,14 @@ func (x *Faults) LeaveOutLogSync() {
 	x.noLog = true
 }
 
+// LeaveOutFileSync makes every Sync, but none of a commit log, from now on answer
+// success and do nothing.
+func (x *Faults) LeaveOutFileSync() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.noFile = true
+}
+
 // point says which point a write or a sync of a file is.
 func (x *Faults) point(point string, f *os.File) string {
 	if !ofLog(f) {
