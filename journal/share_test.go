@@ -107,3 +107,33 @@ func TestPowerCutNoticesAReuseBeforeTheSync(t *testing.T) {
 	}
 	journaltest.Tried("power, a log that is used again too soon: %d cuts, %d acknowledged records, %d times one was gone", cuts, told, lost)
 }
+
+// Behind a writer_released nobody looks into the log. So where that line has
+// reached the disk, those before it have.
+func TestPowerCutWhileASessionIsReleased(t *testing.T) {
+	t.Parallel()
+	seed := journaltest.Seed(t)
+	store, faults := journaltest.FaultyLog(journaltest.Files(t))
+	j, err := journal.Open(ctx, store, "s1", journaltest.Options())
+	must(t, err)
+	defer j.Close()
+	var told []schema.Head
+	for range 3 {
+		told = append(told, journaltest.Append(t, j, journaltest.Note(strings.Repeat("x", 700)))[0].Head())
+	}
+	cuts := 0
+	faults.At(journaltest.Written, 1, func() {
+		disk, r := faults.Disk(t, store), journaltest.Rand(seed, "released")
+		for ; cuts < 100 && !t.Failed(); cuts++ {
+			image := disk.Random(r).Files(t)
+			after(t, image.WithoutLog(), told, func() string {
+				journaltest.Keep(t, image.Dir())
+				return fmt.Sprint("cut ", cuts)
+			})
+		}
+	})
+	journaltest.Release(t, j)
+	if cuts < 100 {
+		t.Errorf("the power was cut only %d times", cuts)
+	}
+}
