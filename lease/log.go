@@ -3,7 +3,10 @@ package lease
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sizes of the files of a commit log, in bytes. The first is small, since most
@@ -198,10 +201,15 @@ func (l *Log) write() error {
 	return nil
 }
 
-// inPlace looks whether a file is still where a reader would find it.
+// inPlace looks whether a file is still where a reader would find it, by its
+// whole path.
 func (l *Log) inPlace(f *logFile) bool {
-	at, err := l.holders.store.Lstat("holders/" + l.holder + "/" + f.name)
-	return err == nil && os.SameFile(at, f.info)
+	var at unix.Stat_t
+	for {
+		if err := unix.Fstatat(unix.AT_FDCWD, f.path, &at, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
+			return err == nil && seenNode(&at) == nodeOf(f.info)
+		}
+	}
 }
 
 // retire gives the file in use to the keeper.
@@ -278,7 +286,9 @@ func (l *Log) make() {
 			dir, err = l.folder()
 		}
 		if err == nil {
-			f, err = newLogFile(dir, size, l.faults)
+			if f, err = newLogFile(dir, size, l.faults); err == nil {
+				f.path = filepath.Join(l.holders.store.Name(), "holders", l.holder, f.name)
+			}
 		}
 	})
 	l.making, l.dir = false, dir

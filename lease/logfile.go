@@ -97,6 +97,7 @@ func (r *record) fits(line, lines []byte) bool {
 // A logFile is one file of our own log.
 type logFile struct {
 	id, name   string
+	path       string   // whole
 	file       *os.File // whose lock says that its process lives
 	info       os.FileInfo
 	size       int64
