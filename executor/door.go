@@ -214,6 +214,16 @@ func (x *Executor) respond(to string, out reply, err error) {
 	if to == "" || strings.HasPrefix(to, x.cfg.Prefix+".v1.") {
 		return
 	}
+	x.herald.Do(func() { go x.proclaim() })
+	select {
+	case x.outgoing <- outgoing{msg: x.message(to, out, err)}:
+	case <-x.hushed:
+		x.send(x.message(to, out, err))
+	}
+}
+
+// message is an answer.
+func (x *Executor) message(to string, out reply, err error) *nats.Msg {
 	msg := &nats.Msg{Subject: to, Data: out.data, Header: out.header}
 	if msg.Header == nil {
 		msg.Header = nats.Header{}
@@ -237,11 +247,16 @@ func (x *Executor) respond(to string, out reply, err error) {
 	if msg.Header.Get(HeaderExecutor) == "" {
 		msg.Header.Set(HeaderExecutor, x.cfg.Holder.ID)
 	}
-	err = x.cfg.Conn.PublishMsg(msg)
+	return msg
+}
+
+// send sends an answer.
+func (x *Executor) send(msg *nats.Msg) {
+	err := x.cfg.Conn.PublishMsg(msg)
 	if errors.Is(err, nats.ErrMaxPayload) && msg.Header.Get(HeaderErrorKind) == "" {
-		x.respond(to, reply{}, schema.Errorf(schema.PayloadTooLarge, "the answer has %d bytes; the server takes %d", len(out.data), x.cfg.Conn.MaxPayload()).
-			With("next", "read it from the log; run: steno session show"))
-		return
+		large := schema.Errorf(schema.PayloadTooLarge, "the answer has %d bytes; the server takes %d", len(msg.Data), x.cfg.Conn.MaxPayload()).
+			With("next", "read it from the log; run: steno session show")
+		err = x.cfg.Conn.PublishMsg(x.message(msg.Subject, reply{}, large))
 	}
 	if err != nil {
 		x.log.Warn("an answer could not be sent; a repeated request gets it from the record", "err", err)

@@ -17,7 +17,6 @@
 package executor
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"log/slog"
@@ -84,12 +83,20 @@ type Executor struct {
 	looked  atomic.Pointer[look] // the last one that is done
 	shown   health               // in the statistics; guarded by the service's lock
 
-	mu       sync.Mutex // guards the rest; never held during I/O
-	look     *look      // the newest at the store; nil before the first
-	again    bool       // another is to follow it
+	outgoing chan outgoing // what is to be sent
+	herald   sync.Once     // begins to send it
+	hush     chan struct{} // closed when no more is to come
+	hushed   chan struct{} // closed when all is sent
+	uses     atomic.Uint64 // ends of uses of sessions, which give them their order
+
+	// Guards the rest; never held during I/O. What each call needs takes it for
+	// reading, since callers that wait for each other in turn stand still while
+	// hundreds of others run.
+	mu       sync.RWMutex
+	look     *look // the newest at the store; nil before the first
+	again    bool  // another is to follow it
 	sessions map[string]*session
-	idle     list.List // of those that nobody uses, the least recently used first
-	thinned  int       // how many are being released because there are too many
+	thinned  int // how many are being released because there are too many
 	draining bool
 }
 
@@ -122,7 +129,8 @@ func New(cfg Config) (*Executor, error) {
 		cfg.Sessions = 1000
 	}
 	x := &Executor{cfg: cfg, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, replies: replies{busy: map[repeat]struct{}{}}, calls: make(chan struct{}, cfg.MaxCalls),
-		writes: make(chan struct{}, maxRequests), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{}}
+		writes: make(chan struct{}, maxRequests), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{},
+		outgoing: make(chan outgoing, maxOutgoing), hush: make(chan struct{}), hushed: make(chan struct{})}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
@@ -206,12 +214,13 @@ func (x *Executor) Drain(ctx context.Context) error {
 	reasons := map[*session]string{}
 	x.mu.Lock()
 	for _, s := range x.sessions {
-		if reasons[s] = "drained"; s.users > 0 {
+		if reasons[s] = "drained"; s.users.Load() > 0 {
 			reasons[s] = "" // something is still at work there
 		}
 	}
 	x.mu.Unlock()
 	errs = append(errs, x.retireAll(reasons)...)
+	x.tellAll()
 	// Whoever asked has an answer on the wire before the connection goes.
 	errs = append(errs, x.cfg.Conn.FlushTimeout(2*time.Second))
 	return errors.Join(errs...)
@@ -239,14 +248,14 @@ func noRoom(slots chan struct{}) *schema.Error {
 // begin counts a piece of work that Drain waits for, and that uses a session
 // unless s is nil; false while draining.
 func (x *Executor) begin(s *session) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
+	x.mu.RLock()
+	defer x.mu.RUnlock()
 	if x.draining {
 		return false
 	}
 	x.work.Add(1)
 	if s != nil {
-		x.use(s)
+		s.users.Add(1)
 	}
 	return true
 }

@@ -71,7 +71,7 @@ func Idle(x *Executor, session string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := x.sessions[session]
-	return s == nil || s.users == 0
+	return s == nil || s.users.Load() == 0
 }
 
 // EncodeRequest encodes a request in the quick way, where it is plain, and in

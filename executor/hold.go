@@ -14,24 +14,14 @@ import (
 // journal.Open.
 func (x *Executor) hold(ctx context.Context, id string, create *OpenRequest) (*session, error) {
 	for {
-		x.mu.Lock()
-		if x.draining {
-			x.mu.Unlock()
-			return nil, goingAway(id)
+		s, err := x.used(id)
+		if s == nil && err == nil {
+			s, err = x.enrol(id, create)
 		}
-		s := x.sessions[id]
-		if s == nil {
-			s = newSession(x, id, create)
-			x.sessions[id] = s
-			x.work.Add(1)
-			go func() {
-				defer x.work.Done()
-				s.live()
-			}()
+		if err != nil {
+			return nil, err
 		}
-		x.use(s)
-		x.mu.Unlock()
-		err := s.await(ctx)
+		err = s.await(ctx)
 		if err == nil && s.usable() {
 			return s, nil
 		}
@@ -47,19 +37,55 @@ func (x *Executor) hold(ctx context.Context, id string, create *OpenRequest) (*s
 	}
 }
 
+// used counts a user of a session that is in the table; nil if there is none.
+func (x *Executor) used(id string) (*session, error) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if x.draining {
+		return nil, goingAway(id)
+	}
+	s := x.sessions[id]
+	if s != nil {
+		s.users.Add(1)
+	}
+	return s, nil
+}
+
+// enrol is used for a session that may have to be put into the table first.
+func (x *Executor) enrol(id string, create *OpenRequest) (*session, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.draining {
+		return nil, goingAway(id)
+	}
+	s := x.sessions[id]
+	if s == nil {
+		s = newSession(x, id, create)
+		x.sessions[id] = s
+		x.work.Add(1)
+		go func() {
+			defer x.work.Done()
+			s.live()
+		}()
+	}
+	s.users.Add(1)
+	return s, nil
+}
+
 // held returns the session if this process holds it, without opening it. The
 // caller leaves it. Where it returns SessionWriterLost the lease has been given
 // back.
 func (x *Executor) held(ctx context.Context, id string) (*session, error) {
 	lost := schema.Errorf(schema.SessionWriterLost, "this executor does not hold session %s", id).With("session", id)
-	x.mu.Lock()
+	x.mu.RLock()
 	s := x.sessions[id]
+	if s != nil {
+		s.users.Add(1)
+	}
+	x.mu.RUnlock()
 	if s == nil {
-		x.mu.Unlock()
 		return nil, lost
 	}
-	x.use(s)
-	x.mu.Unlock()
 	err := s.await(ctx)
 	if err == nil && s.usable() {
 		return s, nil
@@ -72,47 +98,31 @@ func (x *Executor) held(ctx context.Context, id string) (*session, error) {
 	return nil, lost
 }
 
-// use counts a user of a session. The caller holds mu.
-func (x *Executor) use(s *session) {
-	s.users++
-	x.busy(s)
-}
-
-// unuse ends a use. The caller holds mu.
-func (x *Executor) unuse(s *session) {
-	if s.users--; s.users == 0 && x.sessions[s.id] == s {
-		s.idle = x.idle.PushBack(s)
-	}
-}
-
-// busy takes a session from those that thin may release. The caller holds mu.
-func (x *Executor) busy(s *session) {
-	if s.idle != nil {
-		x.idle.Remove(s.idle)
-		s.idle = nil
-	}
+// unuse ends a use, and says how many there still are.
+func (s *session) unuse() int64 {
+	s.last.Store(s.x.uses.Add(1))
+	return s.users.Add(-1)
 }
 
 // thin releases sessions that nobody uses, while there are too many.
 func (x *Executor) thin() {
 	for {
 		x.mu.Lock()
-		first := x.idle.Front()
-		if first == nil || !x.many() {
+		var s *session // the least recently used
+		if x.many() {
+			for _, t := range x.sessions { // beside the syncs of a release this is little
+				if t.users.Load() == 0 && t.leaving == "" && (s == nil || t.last.Load() < s.last.Load()) {
+					s = t
+				}
+			}
+		}
+		if s == nil {
 			x.mu.Unlock()
 			return
 		}
-		s := first.Value.(*session)
-		x.busy(s)
-		asked := s.leaving != "" // whoever asked for its release sees to it
-		if !asked {
-			s.leaving = "idle"
-			x.thinned++
-		}
+		s.leaving = "idle"
+		x.thinned++
 		x.mu.Unlock()
-		if asked {
-			continue
-		}
 		_ = x.retire(s, "") // which tells the log
 		x.mu.Lock()
 		x.thinned--
@@ -143,7 +153,6 @@ func (x *Executor) retire(s *session, reason string) error {
 		s.gave = s.close(reason)
 		x.mu.Lock()
 		delete(x.sessions, s.id)
-		x.busy(s)
 		x.mu.Unlock()
 		if s.gave != nil {
 			x.log.Warn("a session was not given back in good order", "session", s.id, "err", s.gave)

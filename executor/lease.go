@@ -127,8 +127,7 @@ func (x *Executor) runRelease(ctx context.Context, session string, payload []byt
 		return reply{}, err
 	}
 	x.mu.Lock()
-	x.unuse(s)
-	others := s.users
+	others := s.unuse()
 	if others == 0 && s.leaving == "" {
 		if s.leaving = req.Reason; s.leaving == "" {
 			s.leaving = "asked for"

@@ -233,6 +233,9 @@ func TestWhatCannotBeRecordedIsNotAcknowledged(t *testing.T) {
 			if got := schema.AsError(err).Details["outcome"]; got != c.outcome {
 				t.Errorf("the outcome is %v, want %s", got, c.outcome)
 			}
+			// The service is up, other sessions are not touched. The answer goes out
+			// behind the events.
+			n.call("s2", "c1", "echo", `{}`)
 			if err := n.conn.Flush(); err != nil {
 				t.Fatal(err)
 			}
@@ -249,8 +252,6 @@ func TestWhatCannotBeRecordedIsNotAcknowledged(t *testing.T) {
 			if err != nil || st.Kind != schema.SessionWriterStale {
 				t.Errorf("the lease is %+v, %v", st, err)
 			}
-			// The service is up, other sessions are not touched.
-			n.call("s2", "c1", "echo", `{}`)
 			// The next request opens the session again and settles. It may come
 			// through an executor that did not hold it.
 			other := p.node(tools)

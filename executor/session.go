@@ -1,11 +1,12 @@
 package executor
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
+	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
@@ -27,11 +28,12 @@ type session struct {
 	retired sync.Once
 	gave    error // what went wrong when it was given back; set by retired
 
+	users atomic.Int64  // requests, calls on their way, and live; from 0 it grows only under the executor's mu
+	last  atomic.Uint64 // when a use ended, in the order of all
+
 	// Guarded by the executor's mu.
-	users   int           // requests, calls on their way, and live
-	idle    *list.Element // of the executor's list; nil while it has users
-	leaving string        // why it is being released; "" if it is not
-	full    error         // why it waits for room on the disk; nil if it does not
+	leaving string // why it is being released; "" if it is not
+	full    error  // why it waits for room on the disk; nil if it does not
 
 	// Set before ready is closed and not changed afterwards.
 	journal *journal.Journal
@@ -71,8 +73,9 @@ func (f *flight) hasBegun() {
 
 // newSession makes a session that live will open; live uses it until it is settled.
 func newSession(x *Executor, id string, create *OpenRequest) *session {
-	s := &session{id: id, subject: x.cfg.Prefix + ".v1.event." + id + ".", x: x, create: create, users: 1, ready: make(chan struct{}), settled: make(chan struct{}), startID: journal.NewID(),
+	s := &session{id: id, subject: x.cfg.Prefix + ".v1.event." + id + ".", x: x, create: create, ready: make(chan struct{}), settled: make(chan struct{}), startID: journal.NewID(),
 		slots: make(chan struct{}, x.cfg.SessionCalls), appends: make(chan struct{}, maxAppends), flights: map[string]*flight{}}
+	s.users.Store(1)
 	s.ctx, s.cancel = context.WithCancel(x.ctx)
 	return s
 }
@@ -187,22 +190,24 @@ func (s *session) sound() bool { return s.journal.Err() == nil }
 // usable reports whether the session, which is open, will stay so while it has
 // users.
 func (s *session) usable() bool {
-	s.x.mu.Lock()
+	s.x.mu.RLock()
 	leaving := s.leaving != ""
-	s.x.mu.Unlock()
+	s.x.mu.RUnlock()
 	return !leaving && s.sound()
 }
 
 // leave says that one of its users no longer needs the session.
 func (s *session) leave() {
+	if s.unuse() > 0 {
+		return
+	}
 	x := s.x
-	x.mu.Lock()
-	x.unuse(s)
-	many := s.users == 0 && x.many() && !x.draining
+	x.mu.RLock()
+	many := x.many() && !x.draining
 	if many {
 		x.work.Add(1)
 	}
-	x.mu.Unlock()
+	x.mu.RUnlock()
 	if many {
 		go func() {
 			defer x.work.Done()
@@ -216,10 +221,58 @@ func (s *session) publish(r journal.Record) {
 	if r.Type == schema.TypeWriterOpened && s.journal != nil {
 		s.x.log.Warn("a write failed; the session goes on in the next epoch", "session", s.id, "epoch", r.Epoch)
 	}
-	if err := s.x.cfg.Conn.Publish(s.subject+r.Type, r.Line); err != nil {
-		// The log is the truth and events are hints; nothing is lost with one.
-		s.x.log.Warn("an event was not published", "session", s.id, "seq", r.Seq, "err", err)
+	s.x.herald.Do(func() { go s.x.proclaim() })
+	select {
+	case s.x.outgoing <- outgoing{session: s, typ: r.Type, seq: r.Seq, line: r.Line}:
+	case <-s.x.hushed:
 	}
+}
+
+// An outgoing is an answer, or an event that is durable.
+type outgoing struct {
+	msg     *nats.Msg // nil for an event
+	session *session
+	typ     string
+	seq     uint64
+	line    []byte
+}
+
+// maxOutgoing is how many of them may be on their way; who has more waits.
+const maxOutgoing = 4096
+
+// proclaim sends what is outgoing, in the order in which it comes. The connection
+// has one lock, which hundreds of calls would wait for in turn.
+func (x *Executor) proclaim() {
+	defer close(x.hushed)
+	for {
+		var o outgoing
+		select {
+		case o = <-x.outgoing:
+		case <-x.hush:
+			select {
+			case o = <-x.outgoing:
+			default:
+				return
+			}
+		}
+		if o.msg != nil {
+			x.send(o.msg)
+		} else if err := x.cfg.Conn.Publish(o.session.subject+o.typ, o.line); err != nil {
+			// The log is the truth and events are hints; nothing is lost with one.
+			x.log.Warn("an event was not published", "session", o.session.id, "seq", o.seq, "err", err)
+		}
+	}
+}
+
+// tellAll returns once all is sent that was outgoing before.
+func (x *Executor) tellAll() {
+	x.herald.Do(func() { close(x.hushed) })
+	select {
+	case <-x.hush:
+	default:
+		close(x.hush)
+	}
+	<-x.hushed
 }
 
 func (s *session) view(f func(*replay.State)) {

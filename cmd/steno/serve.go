@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,6 +50,10 @@ func (a *app) serveCommand() *cobra.Command {
 	return c
 }
 
+// gcPercent is how much garbage serve lets grow beside what lives; GOGC, or a
+// limit in GOMEMLIMIT, says otherwise.
+const gcPercent = 400
+
 func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.Duration) (err error) {
 	if sessions < 1 {
 		return usage("--sessions is 1 at least; got %d", sessions)
@@ -60,6 +65,11 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 	o, err := listening(listen)
 	if err != nil {
 		return err
+	}
+	if os.Getenv("GOGC") == "" {
+		// A call leaves some 20 KB of garbage, of which little lives long: to
+		// collect less often costs memory and gives a quarter more calls.
+		debug.SetGCPercent(gcPercent)
 	}
 	store, err := a.store(true)
 	if err != nil {
