@@ -73,7 +73,10 @@ func (s *Scan) stretch(ctx context.Context, g *segment) {
 		return
 	}
 	end := []byte(g.pin.sum.String() + "\"}\n")
-	if at := g.pin.len - int64(len(end)); at >= 0 {
+	for _, at := range []int64{g.pin.len, s.beforeListed(g)} {
+		if at -= int64(len(end)); at < 0 {
+			continue
+		}
 		f, err := s.from(ctx, g.epoch, at)
 		if err != nil {
 			s.fail(err)
@@ -104,6 +107,24 @@ func (s *Scan) stretch(ctx context.Context, g *segment) {
 	if in.err != nil {
 		s.fail(in.err)
 	}
+}
+
+// beforeListed is where the lines begin that a repair lists at the end of what
+// counts of a segment: the pinned event stands before them.
+func (s *Scan) beforeListed(g *segment) int64 {
+	begins := map[int64]int64{} // by the end
+	for at, list := range s.skips {
+		for _, k := range list {
+			if at.epoch == g.epoch {
+				begins[k.Offset+k.Bytes+1] = k.Offset
+			}
+		}
+	}
+	end := g.pin.len
+	for begin, ok := begins[end]; ok && begin < end; begin, ok = begins[end] {
+		end = begin
+	}
+	return end
 }
 
 // A seal that cannot be read no longer says what counts of the segments below.

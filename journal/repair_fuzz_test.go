@@ -1,7 +1,9 @@
 package journal_test
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"steno/journal"
@@ -45,4 +47,25 @@ func FuzzRepair(f *testing.F) {
 			s = segmentsOf(t, store)
 		}
 	})
+}
+
+// The last event stands once more in a torn tail, behind a line that a repair
+// has listed: what counts ends before it all the same.
+func TestACopyInATornTailIsNotWhatARepairPins(t *testing.T) {
+	s := healthy(t)
+	top := uint64(len(s))
+	lines := bytes.SplitAfter(s[top], []byte("\n"))
+	last := lines[len(lines)-2]
+	s[top] = slices.Concat(s[top], []byte("\xff is no line\n"), []byte("\x00\x00\n"), last)
+	store := s.store()
+	before, err := journaltest.Read(store, "s1", journal.ScanOptions{})
+	must(t, err)
+	got, err := journal.Repair(ctx, store, "s1", repairing())
+	if err != nil || len(got.Skipped) != 1 {
+		t.Fatalf("listed %+v, %v; before it %v", got.Skipped, err, before.Findings)
+	}
+	after, err := journaltest.Read(store, "s1", journal.ScanOptions{Strict: true})
+	if err != nil || after.Count(schema.TornTail) != 1 || meaning(after.State) != meaning(before.State) {
+		t.Errorf("after the repair: %v, %v", after.Findings, err)
+	}
 }
