@@ -288,10 +288,13 @@ func (x *logIndex) read() error {
 	if x.searched {
 		return nil
 	}
-	dead := x.dead() // then nothing is added any more
 	if _, r, _ := x.line(0); x.extents == nil || r.generation != x.first {
 		x.first, x.generation, x.end, x.extents = r.generation, r.generation, 0, map[epochOf][]extent{}
 	}
+	// Then nothing is added any more. A file that is being made has its name before
+	// its lock; it has its lock before its first record, which was looked for
+	// before.
+	dead := x.dead()
 	gap := int64(-1)
 	for place := x.end; ; {
 		r, n, err := x.record(place)
@@ -317,7 +320,7 @@ func (x *logIndex) read() error {
 			return nil
 		}
 		if place, err = x.next(place + 1); err != nil || place < 0 {
-			x.searched = err == nil && supported(x.file) == nil // elsewhere a free lock proves nothing
+			x.searched = err == nil && x.first > 0 && supported(x.file) == nil // elsewhere a free lock proves nothing
 			return err
 		}
 	}

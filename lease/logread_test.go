@@ -69,3 +69,37 @@ func TestALogThatIsBeingWrittenIsReadInOrder(t *testing.T) {
 		t.Errorf("behind what a power cut has left there is %q", got)
 	}
 }
+
+// A file of a log has its name before its lock. Who looks in between, and finds
+// neither a lock nor a record, has to look again.
+func TestALogThatIsBeingMadeIsReadAgain(t *testing.T) {
+	t.Parallel()
+	d, path := folder(t, nil)
+	must(t, os.WriteFile(filepath.Join(path, "000001.jsonl"), []byte("a\n"), 0o600))
+	root := filepath.Dir(path)
+	id := ulid.Make().String()
+	log := filepath.Join(mkdirAll(filepath.Join(root, "holders", "h1")), "log-"+id)
+	must(t, os.WriteFile(log, make([]byte, 4096), 0o600))
+	store, err := os.OpenRoot(root)
+	must(t, err)
+	defer store.Close()
+	holders := lease.NewHolders(store)
+	if got, err := d.Tail(holders, "h1", 1, -1); got != nil || err != nil {
+		t.Errorf("of zeros there is %+v, %v", got, err)
+	}
+	alive := flock.New(log)
+	if ok, err := alive.TryLock(); !ok || err != nil {
+		t.Fatalf("%t, %v", ok, err)
+	}
+	defer alive.Close()
+	f, err := os.OpenFile(log, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteAt(lease.AppendRecord(nil, id, 0, filepath.Base(path), 1, 2, []byte("b\n")), 0)
+	must(t, err)
+	must(t, f.Close())
+	got, err := d.Tail(holders, "h1", 1, -1)
+	must(t, err)
+	if got == nil || got.From != 2 || string(got.Data) != "b\n" {
+		t.Errorf("once it is written there is %+v", got)
+	}
+}
