@@ -234,3 +234,36 @@ func TestADamagedRecordOfTheCommitLogIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// Without a place for a log each append syncs its segment, and nobody notices.
+func TestALogWhosePlaceIsTakenAwayIsDoneWithout(t *testing.T) {
+	store := journaltest.Files(t)
+	j := journaltest.Open(t, store, "s1")
+	journaltest.Append(t, j, journaltest.Note("logged"))
+	place := filepath.Join(store.Dir(), "holders")
+	must(t, os.RemoveAll(place))
+	must(t, os.WriteFile(place, nil, 0o600))
+	var told []schema.Head
+	for range 5 {
+		told = append(told, journaltest.Append(t, j, journaltest.Note("in the segment"))[0].Head())
+	}
+	image := copySessions(t, store)
+	if l := journaltest.Verify(t, image, "s1"); len(l.Missing(told)) > 0 || len(l.Findings) > 0 {
+		t.Errorf("missing %v, findings %v", l.Missing(told), l.Findings)
+	}
+	must(t, os.Remove(place))
+	must(t, j.Close())
+}
+
+func copySessions(t *testing.T, from *journal.Files) *journal.Files {
+	t.Helper()
+	dir := journaltest.TempDir(t)
+	must(t, os.CopyFS(filepath.Join(dir, "sessions"), os.DirFS(filepath.Join(from.Dir(), "sessions"))))
+	must(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && e.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return errors.Join(err, os.Chmod(path, 0o600))
+	}))
+	return journaltest.FilesIn(t, dir)
+}

@@ -60,8 +60,9 @@ type Log struct {
 	closed  bool
 	stopped bool // the committer has ended
 	pending []entry
-	batch   *commit // of what is pending
-	dir     *os.Root
+	batch   *commit    // of what is pending
+	dir     *os.Root   // the holder's folder
+	dirs    []*os.Root // all that it has been, to be closed in the end
 	free    []*logFile
 	full    []*logFile // waiting for the syncs of their segments, oldest first
 	pinned  []*logFile // with lines that are nowhere else, until a successor has sealed
@@ -282,7 +283,7 @@ func (l *Log) make() {
 	var err error
 	dir, size := l.dir, l.next
 	l.unlocked(func() {
-		if dir == nil || !l.holders.leadsTo(l.holder, dir) {
+		if dir == nil || !l.holders.leadsTo(l.holder, dir) { // somebody has taken it away
 			dir, err = l.folder()
 		}
 		if err == nil {
@@ -291,7 +292,9 @@ func (l *Log) make() {
 			}
 		}
 	})
-	l.making, l.dir = false, dir
+	if l.making = false; dir != nil && dir != l.dir {
+		l.dir, l.dirs = dir, append(l.dirs, dir)
+	}
 	l.change.Broadcast()
 	if err != nil {
 		l.broken = true // until the next beat
@@ -342,7 +345,7 @@ func (l *Log) settled(f *logFile) {
 	case f.failed || small || f.again() != nil:
 		l.total -= f.size
 		l.making = l.making || small
-		f.remove(l.dir)
+		f.remove()
 	default:
 		l.free = append(l.free, f)
 	}
@@ -372,7 +375,7 @@ func (l *Log) lookAtPinned() {
 			}
 		})
 		if len(f.ends) == 0 {
-			f.remove(l.dir)
+			f.remove()
 		} else {
 			l.pinned = append(l.pinned, f)
 		}
@@ -405,12 +408,12 @@ func (l *Log) close() {
 	l.wakeUp()
 	l.done.Wait()
 	for _, f := range l.free {
-		f.remove(l.dir)
+		f.remove()
 	}
 	for _, f := range l.pinned {
 		f.close()
 	}
-	if l.dir != nil {
-		l.dir.Close()
+	for _, dir := range l.dirs {
+		dir.Close()
 	}
 }

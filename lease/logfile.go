@@ -97,7 +97,8 @@ func (r *record) fits(line, lines []byte) bool {
 // A logFile is one file of our own log.
 type logFile struct {
 	id, name   string
-	path       string   // whole
+	path       string // whole
+	dir        *os.Root
 	file       *os.File // whose lock says that its process lives
 	info       os.FileInfo
 	size       int64
@@ -113,14 +114,14 @@ var zeros [256 << 10]byte
 // newLogFile makes a zeroed file in the folder of a holder. Its name is
 // durable when it returns.
 func newLogFile(dir *os.Root, size int64, faults *Faults) (_ *logFile, err error) {
-	f := &logFile{id: ulid.Make().String(), size: size, generation: 1, ends: map[*Slot]int64{}}
+	f := &logFile{id: ulid.Make().String(), dir: dir, size: size, generation: 1, ends: map[*Slot]int64{}}
 	f.name = logPrefix + f.id
 	if f.file, err = dir.OpenFile(f.name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			f.remove(dir)
+			f.remove()
 		}
 	}()
 	if err := f.file.Chmod(0o600); err != nil {
@@ -160,10 +161,10 @@ func (f *logFile) again() error {
 }
 
 // remove takes the file away, if it is still at its name.
-func (f *logFile) remove(dir *os.Root) {
+func (f *logFile) remove() {
 	if own, err := f.file.Stat(); err == nil {
-		if at, err := dir.Lstat(f.name); err == nil && os.SameFile(own, at) {
-			_ = dir.Remove(f.name)
+		if at, err := f.dir.Lstat(f.name); err == nil && os.SameFile(own, at) {
+			_ = f.dir.Remove(f.name)
 		}
 	}
 	f.close()
