@@ -214,12 +214,7 @@ func (x *Executor) respond(to string, out reply, err error) {
 	if to == "" || strings.HasPrefix(to, x.cfg.Prefix+".v1.") {
 		return
 	}
-	x.herald.Do(func() { go x.proclaim() })
-	select {
-	case x.outgoing <- outgoing{msg: x.message(to, out, err)}:
-	case <-x.hushed:
-		x.send(x.message(to, out, err))
-	}
+	x.post(outgoing{msg: x.message(to, out, err)})
 }
 
 // message is an answer.

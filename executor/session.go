@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
@@ -221,11 +222,7 @@ func (s *session) publish(r journal.Record) {
 	if r.Type == schema.TypeWriterOpened && s.journal != nil {
 		s.x.log.Warn("a write failed; the session goes on in the next epoch", "session", s.id, "epoch", r.Epoch)
 	}
-	s.x.herald.Do(func() { go s.x.proclaim() })
-	select {
-	case s.x.outgoing <- outgoing{session: s, typ: r.Type, seq: r.Seq, line: r.Line}:
-	case <-s.x.hushed:
-	}
+	s.x.post(outgoing{session: s, typ: r.Type, seq: r.Seq, line: r.Line})
 }
 
 // An outgoing is an answer, or an event that is durable.
@@ -240,27 +237,56 @@ type outgoing struct {
 // maxOutgoing is how many of them may be on their way; who has more waits.
 const maxOutgoing = 4096
 
+// post has something sent. Behind the end of a drain it sends itself.
+func (x *Executor) post(o outgoing) {
+	x.herald.Do(func() { go x.proclaim() })
+	select {
+	case x.outgoing <- o:
+	case <-x.hushed:
+		x.emit(o)
+	}
+	select {
+	case <-x.hushed:
+		x.rest() // nobody else may look there any more
+	default:
+	}
+}
+
 // proclaim sends what is outgoing, in the order in which it comes. The connection
 // has one lock, which hundreds of calls would wait for in turn.
 func (x *Executor) proclaim() {
-	defer close(x.hushed)
 	for {
-		var o outgoing
 		select {
-		case o = <-x.outgoing:
+		case o := <-x.outgoing:
+			x.emit(o)
+			continue
 		case <-x.hush:
-			select {
-			case o = <-x.outgoing:
-			default:
-				return
-			}
 		}
-		if o.msg != nil {
-			x.send(o.msg)
-		} else if err := x.cfg.Conn.Publish(o.session.subject+o.typ, o.line); err != nil {
-			// The log is the truth and events are hints; nothing is lost with one.
-			x.log.Warn("an event was not published", "session", o.session.id, "seq", o.seq, "err", err)
+		x.rest()
+		close(x.hushed)
+		x.rest()
+		return
+	}
+}
+
+// rest sends what is there.
+func (x *Executor) rest() {
+	for {
+		select {
+		case o := <-x.outgoing:
+			x.emit(o)
+		default:
+			return
 		}
+	}
+}
+
+func (x *Executor) emit(o outgoing) {
+	if o.msg != nil {
+		x.send(o.msg)
+	} else if err := x.cfg.Conn.Publish(o.session.subject+o.typ, o.line); err != nil {
+		// The log is the truth and events are hints; nothing is lost with one.
+		x.log.Warn("an event was not published", "session", o.session.id, "seq", o.seq, "err", err)
 	}
 }
 
@@ -272,7 +298,10 @@ func (x *Executor) tellAll() {
 	default:
 		close(x.hush)
 	}
-	<-x.hushed
+	select {
+	case <-x.hushed:
+	case <-time.After(2 * time.Second): // a server that takes nothing
+	}
 }
 
 func (s *session) view(f func(*replay.State)) {

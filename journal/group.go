@@ -116,6 +116,11 @@ func (j *Journal) share(parts []*part) {
 			all, group = batch{}, group[:0]
 		}
 		p.batch, p.err = j.encode(context.Background(), p.entries, &all)
+		if len(p.batch.known) > 0 && len(group) > 0 { // what is to be written is behind its beginning
+			j.write(all, group)
+			all, group = batch{}, group[:0]
+			p.batch, p.err = j.encode(context.Background(), p.entries, &all)
+		}
 		if p.err == nil && len(p.batch.fresh) > 0 {
 			if p.err = j.put(p.ctx, p.batch.blobs, true); p.err == nil {
 				group = append(group, p)

@@ -146,3 +146,19 @@ func TestOneCallerLeavesASharedWriteThatWaitsForRoom(t *testing.T) {
 		t.Errorf("who stays gets %v", errs[1])
 	}
 }
+
+// A batch of which the beginning is recorded goes on only at the end of the log,
+// and what others are about to write is before it.
+func TestTheRestOfABatchDoesNotStandBehindOthers(t *testing.T) {
+	store, faults := journaltest.Faulty(journaltest.Files(t))
+	j := journaltest.Open(t, store, "s1")
+	first := journaltest.Note("first")
+	first.ID = journal.NewID()
+	journaltest.Append(t, j, first)
+	_, errs := together(t, j, faults, func() {},
+		[]journal.Entry{journaltest.Note("of another")},
+		[]journal.Entry{first, journaltest.Note("rest")})
+	if errs[0] != nil || !errors.Is(errs[1], schema.AlreadyExists) {
+		t.Errorf("got %v", errs)
+	}
+}

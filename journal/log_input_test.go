@@ -234,8 +234,15 @@ func TestWhatIsNamedLikeACommitLog(t *testing.T) {
 		"a link":           func(path string) error { return os.Symlink("/etc/passwd", path) },
 		"a dangling link":  func(path string) error { return os.Symlink("nowhere", path) },
 		"a link to itself": func(path string) error { return os.Symlink(filepath.Base(path), path) },
-		"written by all": func(path string) error {
-			return errors.Join(os.WriteFile(path, []byte("steno-log 1 "), 0o600), os.Chmod(path, 0o666))
+		"a TiB of nothing": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40))
+		},
+		"many lines that promise much": func(path string) error {
+			var b bytes.Buffer
+			for b.Len() < 4<<20 {
+				fmt.Fprintf(&b, "steno-log 1 %s 1 %d 0 s1 1 0 200000 00000000\n", strings.TrimPrefix(filepath.Base(path), "log-"), b.Len())
+			}
+			return os.WriteFile(path, b.Bytes(), 0o600)
 		},
 		"many records of nothing": func(path string) error {
 			return os.WriteFile(path, []byte(strings.Repeat("steno-log 1 x 1 0 0 s1 1 0 0 00000000\n", 5000)), 0o600)
@@ -255,6 +262,31 @@ func TestWhatIsNamedLikeACommitLog(t *testing.T) {
 			must(t, os.Remove(filepath.Join(dir, r.log))) // with nothing else
 			if l := r.read(dir); l.FirstError != nil {
 				t.Error(l.FirstError)
+			}
+		})
+	}
+}
+
+// A log that others may write, or that has a second name, may be anybody's work,
+// and without it what was acknowledged may be left out for ever: nobody reads or
+// goes on before somebody has looked.
+func TestACommitLogThatOthersMayWriteIsRefused(t *testing.T) {
+	for name, put := range map[string]func(dir, log string) error{
+		"a second name":          func(dir, log string) error { return os.Link(log, log+"-copy") },
+		"the file":               func(_, log string) error { return os.Chmod(log, 0o660) },
+		"the folder of a holder": func(_, log string) error { return os.Chmod(filepath.Dir(log), 0o770) },
+		"the folder of holders":  func(dir, _ string) error { return os.Chmod(filepath.Join(dir, "holders"), 0o770) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := remainsOf(t, journaltest.Options())
+			store := r.img.Files(t)
+			must(t, put(store.Dir(), filepath.Join(store.Dir(), r.log)))
+			if _, err := journaltest.Read(store, "s1", journal.ScanOptions{}); !errors.Is(err, schema.UnsafeStatePath) {
+				t.Errorf("a reader gets %v", err)
+			}
+			if _, err := journal.Open(ctx, store, "s1", journaltest.Options()); !errors.Is(err, schema.UnsafeStatePath) {
+				t.Errorf("a writer gets %v", err)
 			}
 		})
 	}

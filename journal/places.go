@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"math"
 	"slices"
 	"sync"
@@ -210,7 +211,16 @@ func (j *Journal) Event(ctx context.Context, seq uint64) (Record, error) {
 	if !ok {
 		return Record{}, schema.Errorf(schema.NotFound, "session %s has no event %d", j.session, seq).With("session", j.session)
 	}
-	return j.read(ctx, seq, p)
+	r, err := j.read(ctx, seq, p)
+	if errors.Is(err, schema.CorruptLogLine) { // a roll may have carried it elsewhere meanwhile
+		j.mu.Lock()
+		q, ok := j.places.seq(seq)
+		j.mu.Unlock()
+		if ok && q != p {
+			return j.read(ctx, seq, q)
+		}
+	}
+	return r, err
 }
 
 func (j *Journal) read(ctx context.Context, seq uint64, p place) (Record, error) {

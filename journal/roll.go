@@ -127,17 +127,15 @@ func (j *Journal) advance(r *roll) error {
 	for i := range t.found {
 		length, seq, sum = length+int64(len(t.found[i].Line))+1, t.found[i].Seq, t.found[i].Sum
 	}
-	if t.carry == nil { // what was begun is not done again
-		if t.carry, err = j.carriedOf(ctx, j.epoch, tail, length); err != nil {
+	if t.carry, err = j.carriedOf(ctx, j.epoch, tail, length); err != nil {
+		return err
+	}
+	if t.carry != nil {
+		if err := t.Carry(ctx, t.carry.lines); err != nil {
+			r.next, r.void, r.held = nil, append(r.void, t.epoch), append(r.held, t)
 			return err
 		}
-		if t.carry != nil {
-			if err := t.Carry(ctx, t.carry.lines); err != nil {
-				r.next, r.void, r.held = nil, append(r.void, t.epoch), append(r.held, t)
-				return err
-			}
-			t.size += t.carry.size()
-		}
+		t.size += t.carry.size()
 	}
 	seal := schema.Seal{Claim: t.sum.String(), How: schema.HowRoll, Void: r.void,
 		Previous: &schema.Previous{Epoch: j.epoch, Len: &length, Size: &size, Seq: seq, Sum: sum},

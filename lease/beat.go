@@ -119,8 +119,12 @@ func (h *Holders) open(holder string) (*os.Root, error) {
 	return openFolder(all, holder)
 }
 
-// errForeign is something in the place of what would be ours.
-var errForeign = errors.New("this is none of ours")
+// errForeign is something in the place of what would be ours, errUnsafe what may
+// be ours, and may be another's work.
+var (
+	errForeign = errors.New("this is none of ours")
+	errUnsafe  = errors.New("others may write it, or it has a second name")
+)
 
 // openFolder opens a folder that is no link and that nobody else may write.
 func openFolder(in *os.Root, name string) (*os.Root, error) {
@@ -128,8 +132,11 @@ func openFolder(in *os.Root, name string) (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !before.IsDir() || before.Mode().Perm()&0o022 != 0 {
+	if !before.IsDir() {
 		return nil, errForeign
+	}
+	if before.Mode().Perm()&0o022 != 0 {
+		return nil, errUnsafe
 	}
 	dir, err := in.OpenRoot(name)
 	if err != nil {
@@ -152,8 +159,11 @@ func openPlain(dir *os.Root, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if foreign(before, self) != "" {
+	if !before.Mode().IsRegular() {
 		return nil, errForeign
+	}
+	if foreign(before, self) != "" {
+		return nil, errUnsafe
 	}
 	f, err := dir.OpenFile(name, os.O_RDONLY|openNonblock, 0)
 	if err != nil {

@@ -99,9 +99,7 @@ func (h *Holders) Close() {
 	h.reading.Lock()
 	defer h.reading.Unlock()
 	for _, files := range h.logs {
-		for _, x := range files {
-			x.file.Close()
-		}
+		files.close()
 	}
 	clear(h.logs)
 	h.recent = nil

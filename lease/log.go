@@ -164,8 +164,10 @@ func (l *Log) commit(entries []entry) error {
 	for i := range entries {
 		e := &entries[i]
 		if f := l.current; f != nil && f.place+int64(len(l.buf))+maxRecordLine+int64(len(e.lines)) > f.size {
-			if err := l.write(); err != nil {
-				return err
+			if len(l.buf) > 0 {
+				if err := l.write(); err != nil {
+					return err
+				}
 			}
 			l.retire()
 		}
@@ -345,7 +347,7 @@ func (l *Log) settled(f *logFile) {
 	case f.failed || small || f.again() != nil:
 		l.total -= f.size
 		l.making = l.making || small
-		f.remove()
+		l.unlocked(f.remove)
 	default:
 		l.free = append(l.free, f)
 	}
@@ -375,7 +377,7 @@ func (l *Log) lookAtPinned() {
 			}
 		})
 		if len(f.ends) == 0 {
-			f.remove()
+			l.unlocked(f.remove)
 		} else {
 			l.pinned = append(l.pinned, f)
 		}

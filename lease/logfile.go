@@ -82,7 +82,7 @@ func parseRecord(line []byte, id string) (r record, ok bool) {
 	r = record{generation: number(f[0]), place: int64(number(f[1])), synced: int64(number(f[2])), session: f[3],
 		epoch: number(f[4]), offset: int64(number(f[5])), bytes: int64(number(f[6]))}
 	sum, err := hex.DecodeString(f[7])
-	if bad || err != nil || len(sum) != 4 || r.bytes > maxUnsynced {
+	if bad || err != nil || len(sum) != 4 || r.bytes > maxRecord {
 		return r, false
 	}
 	r.crc = uint32(sum[0])<<24 | uint32(sum[1])<<16 | uint32(sum[2])<<8 | uint32(sum[3])

@@ -52,6 +52,7 @@ type logIndex struct {
 	first      uint64 // generation of its first record, 0 if that cannot be read
 	generation uint64 // that counts
 	end        int64  // up to here it is read
+	locked     bool   // we hold its lock, as a sweeper
 	searched   bool   // its writer is dead, and all of it was read
 	extents    map[epochOf][]extent
 }
@@ -62,6 +63,12 @@ const maxIndexed = 4
 
 // indexed are the logs of one holder, by file name.
 type indexed map[string]*logIndex
+
+func (files indexed) close() {
+	for _, x := range files {
+		x.file.Close()
+	}
+}
 
 // Tail gives what the log of the holder that wrote a segment has of it, where the
 // file differs or ends before it; nil if it does neither. Of the file only the
@@ -175,25 +182,36 @@ func fitting(extents []extent, size int64) (fit []extent) {
 func (h *Holders) extents(holder string, of epochOf) ([]extent, error) {
 	all := h.logs[holder]
 	files, err := h.logFiles(holder)
+	if errors.Is(err, errUnsafe) {
+		// To go on without it could leave out what was acknowledged, for ever.
+		return nil, unsafePath(of.session, "the commit log of its holder may be written by others, or has a second name").
+			With("next", "see who can write the folder holders and what is in it; run: chmod -R go-w on it, and remove second names")
+	}
 	if err != nil {
 		return nil, readFailed(of.session, err)
 	}
 	now := indexed{}
-	var out []extent
 	for name, f := range files {
-		x := all[name]
-		if x == nil || !os.SameFile(x.info, f.info) {
-			x = f
-		} else {
+		if x := all[name]; x != nil && os.SameFile(x.info, f.info) {
+			now[name] = x
 			f.file.Close()
+		} else {
+			now[name] = f
 		}
+	}
+	for name, x := range all {
+		if now[name] != x {
+			x.file.Close()
+		}
+	}
+	h.remember(holder, now)
+	var out []extent
+	for _, x := range now {
 		if err := x.read(); err != nil {
 			return nil, readFailed(of.session, err)
 		}
-		now[name] = x
 		out = append(out, x.extents[of]...)
 	}
-	h.remember(holder, now)
 	return out, nil
 }
 
@@ -204,7 +222,8 @@ func (h *Holders) remember(holder string, now indexed) {
 		return
 	}
 	if len(h.recent) == maxIndexed {
-		delete(h.logs, h.recent[0]) // its files are closed when nobody reads them any more
+		h.logs[h.recent[0]].close()
+		delete(h.logs, h.recent[0])
 		h.recent = h.recent[1:]
 	}
 	h.logs[holder], h.recent = now, append(h.recent, holder)
@@ -212,8 +231,13 @@ func (h *Holders) remember(holder string, now indexed) {
 
 // logFiles opens the files of a holder's log. What is no plain file of ours is
 // none.
-func (h *Holders) logFiles(holder string) (map[string]*logIndex, error) {
-	files := map[string]*logIndex{}
+func (h *Holders) logFiles(holder string) (_ indexed, err error) {
+	files := indexed{}
+	defer func() {
+		if err != nil {
+			files.close()
+		}
+	}()
 	if !schema.ValidSession(holder) {
 		return files, nil
 	}
@@ -285,17 +309,24 @@ func (x *logIndex) moved() bool {
 // read reads on from where the file was read to, anew if it is of another
 // generation than then.
 func (x *logIndex) read() error {
-	if x.searched {
+	if x.searched && x.first > 0 {
 		return nil
 	}
-	if _, r, _ := x.line(0); x.extents == nil || r.generation != x.first {
+	_, r, _ := x.line(0)
+	if x.searched && r.generation == 0 {
+		return nil // nobody has begun with it meanwhile
+	}
+	if x.searched = false; x.extents == nil || r.generation != x.first {
 		x.first, x.generation, x.end, x.extents = r.generation, r.generation, 0, map[epochOf][]extent{}
 	}
 	// Then nothing is added any more. A file that is being made has its name before
 	// its lock; it has its lock before its first record, which was looked for
 	// before.
 	dead := x.dead()
-	gap := int64(-1)
+	if _, again, _ := x.line(0); again.generation != x.first {
+		return nil // it was used again, and its writer may have died since: the next look reads it anew
+	}
+	gap, tried := int64(-1), int64(0)
 	for place := x.end; ; {
 		r, n, err := x.record(place)
 		if err != nil {
@@ -319,8 +350,15 @@ func (x *logIndex) read() error {
 		if !dead {
 			return nil
 		}
-		if place, err = x.next(place + 1); err != nil || place < 0 {
-			x.searched = err == nil && x.first > 0 && supported(x.file) == nil // elsewhere a free lock proves nothing
+		// First lines without what they announce take time, and somebody may have
+		// put any number of them there.
+		if tried += r.bytes; tried > 4*maxLog {
+			place, err = -1, nil
+		} else {
+			place, err = x.next(place + 1)
+		}
+		if err != nil || place < 0 {
+			x.searched = err == nil && supported(x.file) == nil // elsewhere a free lock proves nothing
 			return err
 		}
 	}
@@ -340,7 +378,7 @@ func (x *logIndex) damaged(place int64) {
 // first record cannot be read, the highest generation is the newest.
 func (x *logIndex) record(place int64) (r record, n int64, err error) {
 	line, r, ok := x.line(place)
-	if !ok || r.generation != x.generation && (x.first > 0 || r.generation < x.generation) {
+	if !ok || place+r.bytes > maxLog || r.generation != x.generation && (x.first > 0 || r.generation < x.generation) {
 		return r, 0, nil
 	}
 	lines := make([]byte, r.bytes)
@@ -362,7 +400,8 @@ func (x *logIndex) record(place int64) (r record, n int64, err error) {
 	return r, begin + r.bytes - place, nil
 }
 
-// next finds the next place at which a record may begin, -1 if there is none.
+// next finds the next place at which a record may begin, -1 if there is none. No
+// file of a log is longer than maxLog.
 func (x *logIndex) next(from int64) (place int64, err error) {
 	begin := []byte(logMagic + x.id + " ")
 	if x.first > 0 {
@@ -377,7 +416,7 @@ func (x *logIndex) next(from int64) (place int64, err error) {
 		if i := bytes.Index(b[:n], begin); i >= 0 {
 			return at + int64(i), nil
 		}
-		if err == io.EOF {
+		if err == io.EOF || at > maxLog {
 			return -1, nil
 		}
 		at += int64(n - len(begin) + 1)

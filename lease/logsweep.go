@@ -88,7 +88,9 @@ func (h *Holders) sweepLogs(stop <-chan struct{}) {
 			select {
 			case <-stop:
 			default:
-				if x.dead() && h.unneeded(x, stop) {
+				// With its lock held nobody begins to use it meanwhile, and who is
+				// making it sees that it is not his.
+				if x.lock() && h.unneeded(x, stop) {
 					_ = dir.Remove(name)
 				}
 			}
@@ -103,8 +105,18 @@ func (h *Holders) sweepLogs(stop <-chan struct{}) {
 
 // dead reports whether nobody holds the lock of a file.
 func (x *logIndex) dead() bool {
+	if x.locked {
+		return true
+	}
 	ok, err := tryLock(x.file, shared)
 	return ok && err == nil && unlock(x.file) == nil
+}
+
+// lock takes the lock of a dead holder's file, until it is closed.
+func (x *logIndex) lock() bool {
+	ok, err := tryLock(x.file, shared)
+	x.locked = ok && err == nil
+	return x.locked
 }
 
 func (h *Holders) unneeded(x *logIndex, stop <-chan struct{}) bool {
