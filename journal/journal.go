@@ -9,7 +9,9 @@
 // that has lost its lease cannot add an acknowledged line, whatever it was
 // paused for. Every changed, missing, repeated, reordered or foreign byte is
 // found by a [Scan] and located by segment, line and offset. Nothing here
-// truncates, renames or changes a segment. A write or sync that fails ends its
+// truncates, renames or changes a segment; [Files.Pack] and [Files.Remove] take
+// older ones away when they are asked to. Durable may be a line in the commit log of its
+// process alone; a Scan and whoever opens the session look there too. A write or sync that fails ends its
 // segment, and the journal goes on in the next; a full disk is waited for.
 //
 // # Not promised

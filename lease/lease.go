@@ -42,6 +42,16 @@
 //
 // No decision reads wall time, a file's times, or a process id.
 //
+// # The commit log
+//
+// The slots of a process share a [Log], beside its beat: a line is written into
+// its segment, then into the log, and the sync of the log makes it durable for
+// all that wait. Segments are synced in the background. Where one has lost
+// something, [Dir.Tail] gives it from the log, to a reader and to whoever takes
+// over, who copies it by [Slot.Carry]. The seal and the last line are durable in
+// the segment itself. A log goes only once what it has stands in its segments,
+// on the disk, or behind the seal of the newest writer.
+//
 // # The hard cases
 //
 // A process that is stopped, or whose disk does not answer, keeps its lock and
