@@ -52,10 +52,7 @@ func TestAClientThatRepeatsItsRequestJoinsTheCall(t *testing.T) {
 	n := p.node(tools)
 	n.open("s1")
 	p.node(tools) // the repeat may come to this one
-	seen, err := p.nats.Connect().SubscribeSync("steno.v1.call.s1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	seen := p.nats.Listen("steno.v1.call.s1")
 	done := make(chan executor.Answer, 1)
 	go func() { done <- n.call("s1", "c1", "held", `{}`) }()
 	var first *nats.Msg
@@ -303,10 +300,7 @@ func TestAClientDoesNotGiveUpWhereAToolTakesLong(t *testing.T) {
 	n := p.node([]executor.Tool{held.tool("held", false)})
 	n.open("s1")
 	executor.SetPatience(n.client, time.Millisecond)
-	seen, err := p.nats.Connect().SubscribeSync("steno.v1.call.s1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	seen := p.nats.Listen("steno.v1.call.s1")
 	done := make(chan executor.Answer, 1)
 	go func() { done <- n.call("s1", "c1", "held", `{}`) }()
 	for range 3 { // it has asked again twice

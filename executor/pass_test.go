@@ -245,10 +245,7 @@ func TestAHolderThatWasPausedAcknowledgesNothing(t *testing.T) {
 	a := p.child(child{Effects: file})
 	client := p.client()
 	open(t, client, "s1")
-	events, err := p.nats.Connect().SubscribeSync("steno.v1.event.s1.tool_result")
-	if err != nil {
-		t.Fatal(err)
-	}
+	events := p.nats.Listen("steno.v1.event.s1.tool_result")
 	answers := make(chan executor.Answer, 1)
 	go func() {
 		answer, err := client.Call(within(t), "s1", request("c1", "effect", `{"until":"`+until+`"}`))
@@ -263,7 +260,7 @@ func TestAHolderThatWasPausedAcknowledgesNothing(t *testing.T) {
 	store := p.store()
 	opt := journaltest.Options()
 	opt.Create = false
-	_, err = journal.Open(within(t), store, "s1", opt)
+	_, err := journal.Open(within(t), store, "s1", opt)
 	wantErr(t, err, schema.SessionWriterActive)
 	opt.Force, opt.By, opt.Reason = true, "the test", "the holder stands still"
 	j, err := journal.Open(within(t), store, "s1", opt)

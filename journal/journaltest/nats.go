@@ -64,6 +64,21 @@ func (n *NATS) Connect(opts ...nats.Option) *nats.Conn {
 	return c
 }
 
+// Listen subscribes on a connection of its own. The server has the subscription
+// when Listen returns, so nothing that is published afterwards is missed.
+func (n *NATS) Listen(subject string) *nats.Subscription {
+	n.t.Helper()
+	c := n.Connect()
+	sub, err := c.SubscribeSync(subject)
+	if err == nil {
+		err = c.Flush()
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return sub
+}
+
 // URL is where child processes reach a server that listens.
 func (n *NATS) URL() string { return n.server.ClientURL() }
 

@@ -43,11 +43,7 @@ func TestAServerKeepsItsStreamsOverARestart(t *testing.T) {
 
 func TestAServerWithoutAListenerServesItsOwnProcess(t *testing.T) {
 	n := journaltest.StartNATS(t, journaltest.NATSOptions{})
-	c := n.Connect()
-	sub, err := c.SubscribeSync("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := n.Listen("a")
 	if err := n.Connect().Publish("a", []byte("b")); err != nil {
 		t.Fatal(err)
 	}
