@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -258,7 +259,9 @@ func (x *Executor) proclaim() {
 	for {
 		select {
 		case o := <-x.outgoing:
+			runtime.Gosched() // what others are about to send goes out with it, in one piece
 			x.emit(o)
+			x.rest()
 			continue
 		case <-x.hush:
 		}

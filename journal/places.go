@@ -50,7 +50,8 @@ type place struct {
 type places struct {
 	list []stretch
 	n    uint32               // how many events there are
-	ids  map[ulid.ULID]uint32 // of each its place in the order of the log, from 0
+	ids  map[ulid.ULID]uint32 // of each but the last its place in the order of the log, from 0
+	last []ulid.ULID          // ids that are not in the map yet: most logs are never asked for one
 }
 
 // A stretch is events of one segment whose numbers follow each other. Where a
@@ -67,10 +68,7 @@ type stretch struct {
 const maxStretch = 512
 
 func (p *places) note(id ulid.ULID, seq uint64, at place) {
-	if p.ids == nil {
-		p.ids = map[ulid.ULID]uint32{}
-	}
-	p.ids[id] = p.n
+	p.last = append(p.last, id)
 	p.add(seq, at)
 }
 
@@ -100,6 +98,15 @@ func (p *places) seq(seq uint64) (place, bool) {
 
 // id finds an event by its id, and its number.
 func (p *places) id(id ulid.ULID) (seq uint64, at place, ok bool) {
+	if p.ids == nil {
+		p.ids = make(map[ulid.ULID]uint32, len(p.last))
+	}
+	for i, id := range p.last {
+		p.ids[id] = p.n - uint32(len(p.last)-i)
+	}
+	if p.last = p.last[:0]; cap(p.last) > 64 {
+		p.last = nil
+	}
 	n, ok := p.ids[id]
 	if !ok {
 		return 0, place{}, false
@@ -138,11 +145,14 @@ func (p *places) move(from, to place) {
 // recorded gives those of entries whose ids are in the log: all, none, or the
 // beginning, behind which the rest belongs. The caller has the lane.
 func (j *Journal) recorded(ctx context.Context, entries []Entry) ([]Record, error) {
-	seen := map[ulid.ULID]bool{}
+	var seen map[ulid.ULID]bool
 	var known []Record
 	for _, in := range entries {
 		if in.ID == (ulid.ULID{}) {
 			continue
+		}
+		if seen == nil {
+			seen = map[ulid.ULID]bool{}
 		}
 		if seen[in.ID] {
 			return nil, schema.Errorf(schema.InvalidArgs, "event id %s stands twice in one append", in.ID).With("session", j.session)

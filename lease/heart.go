@@ -117,12 +117,12 @@ func (h *Holders) end(t *heart) {
 
 // commitLog gives the log that all lanes of a holder share, nil if the holder
 // does not beat any more.
-func (l *Lane) commitLog(faults *Faults) *Log {
+func (l *Lane) commitLog(d *Dir) *Log {
 	t := l.heart
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.log == nil && t.lanes[l] {
-		t.log = newLog(t.all, t.beat.Holder, faults)
+		t.log = newLog(t.all, t.beat.Holder, d.parent, d.faults)
 	}
 	return t.log
 }

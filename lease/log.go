@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +49,7 @@ type Log struct {
 	holders *Holders
 	holder  string
 	faults  *Faults
+	above   *above         // nil if it could not be opened: then each slot looks for itself
 	wake    chan struct{}  // pending is no longer empty
 	done    sync.WaitGroup // of the two goroutines
 
@@ -89,8 +91,30 @@ type commit struct {
 // errNoLog says that an append has to make its segment durable itself.
 var errNoLog = errors.New("the commit log does not have it")
 
-func newLog(holders *Holders, holder string, faults *Faults) *Log {
-	l := &Log{holders: holders, holder: holder, faults: faults, wake: make(chan struct{}, 1),
+// above is the folder that those of the sessions are in. It is looked for once in
+// each commit, by its whole path, so that every slot need only look for its own
+// folder in it.
+type above struct {
+	root *os.Root // as the slots have it
+	file *os.File
+	node node
+}
+
+func openAbove(root *os.Root) *above {
+	f, err := root.Open(".")
+	if err != nil {
+		return nil
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil
+	}
+	return &above{root, f, nodeOf(fi)}
+}
+
+func newLog(holders *Holders, holder string, sessions *os.Root, faults *Faults) *Log {
+	l := &Log{holders: holders, holder: holder, faults: faults, above: openAbove(sessions), wake: make(chan struct{}, 1),
 		batch: &commit{done: make(chan struct{})}, next: firstLog}
 	if faults != nil && faults.LogSize > 0 {
 		l.next = faults.LogSize
@@ -133,6 +157,7 @@ func (l *Log) commits() {
 	defer l.done.Done()
 	var spare []entry
 	for {
+		l.gather()
 		l.mu.Lock()
 		entries, c := l.pending, l.batch
 		if len(entries) > 0 {
@@ -155,6 +180,25 @@ func (l *Log) commits() {
 			return
 		default:
 			<-l.wake
+		}
+	}
+}
+
+// maxTurns is how often the committer lets others go before it.
+const maxTurns = 8
+
+// gather lets those run that are about to append, for as long as each turn brings
+// more of them: on a busy machine they would otherwise find the processors taken
+// by one small commit after the other. Where nobody is about to, it costs nothing.
+func (l *Log) gather() {
+	for n, turn := 0, 0; turn < maxTurns; turn++ {
+		runtime.Gosched()
+		l.mu.Lock()
+		before := n
+		n = len(l.pending)
+		l.mu.Unlock()
+		if n == before {
+			return
 		}
 	}
 }
@@ -189,8 +233,8 @@ func (l *Log) write() error {
 	if err == nil {
 		err = l.faults.sync(f.file, func() error { return dataSync(f.file) })
 	}
-	if err == nil && !l.inPlace(f) {
-		err = errForeign
+	if err == nil && !(leads(f.path, nodeOf(f.info)) && (l.above == nil || leads(l.above.root.Name(), l.above.node))) {
+		err = errForeign // a reader would not find it, or the slots must look for themselves
 	}
 	l.buf = l.buf[:0]
 	if err != nil {
@@ -204,13 +248,12 @@ func (l *Log) write() error {
 	return nil
 }
 
-// inPlace looks whether a file is still where a reader would find it, by its
-// whole path.
-func (l *Log) inPlace(f *logFile) bool {
+// leads reports whether a whole path leads to a file or folder.
+func leads(path string, to node) bool {
 	var at unix.Stat_t
 	for {
-		if err := unix.Fstatat(unix.AT_FDCWD, f.path, &at, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
-			return err == nil && seenNode(&at) == nodeOf(f.info)
+		if err := unix.Fstatat(unix.AT_FDCWD, path, &at, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
+			return err == nil && seenNode(&at) == to
 		}
 	}
 }
@@ -417,5 +460,8 @@ func (l *Log) close() {
 	}
 	for _, dir := range l.dirs {
 		dir.Close()
+	}
+	if l.above != nil {
+		l.above.file.Close()
 	}
 }

@@ -29,7 +29,7 @@ func (s *Slot) Next(header []byte, room int64) (*Slot, *Dir, error) {
 	if _, err := s.inPlace(s.dir.fd()); err != nil {
 		return nil, nil, err
 	}
-	if err := s.onPath(); err != nil {
+	if err := s.onPath(false); err != nil {
 		return nil, nil, err
 	}
 	d, err := s.dir.again()
@@ -76,9 +76,14 @@ func (s *Slot) inPlace(folder int) (size int64, err error) {
 }
 
 // onPath looks whether the folder is where we have it: by its whole path, so that
-// a moved or deleted store is noticed too.
-func (s *Slot) onPath() error {
-	if err := s.lookAt(unix.AT_FDCWD, s.dir.path); err != nil || seenNode(&s.seen) != s.dir.node {
+// a moved or deleted store is noticed too, or by its name where the commit log has
+// looked at the rest.
+func (s *Slot) onPath(logged bool) error {
+	in, name := unix.AT_FDCWD, s.dir.path
+	if logged && s.log.above != nil && s.log.above.root == s.dir.parent {
+		in, name = int(s.log.above.file.Fd()), s.dir.name
+	}
+	if err := s.lookAt(in, name); err != nil || seenNode(&s.seen) != s.dir.node {
 		return s.lost("the session's folder is no longer at its name")
 	}
 	return nil

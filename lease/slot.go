@@ -176,7 +176,7 @@ func (s *Slot) Carry(lines []byte) error {
 // the caller ends. With logged they share the commit log of its holder.
 func (s *Slot) BeatIn(l *Lane, logged bool) {
 	if s.lane = l; logged {
-		s.log = l.commitLog(s.dir.faults)
+		s.log = l.commitLog(s.dir)
 	}
 }
 
@@ -207,7 +207,10 @@ func (s *Slot) append(lines []byte, last bool) error {
 	}
 	s.dir.faults.at("written")
 	logged := s.log != nil && !s.fresh && !last && len(lines) <= maxRecord && s.size.Load()-s.synced.Load() <= maxUnsynced
-	if !logged || s.log.append(s, at, lines) != nil {
+	if logged && s.log.append(s, at, lines) != nil {
+		logged = false
+	}
+	if !logged {
 		if err := s.settle(); err != nil {
 			return err
 		}
@@ -216,7 +219,7 @@ func (s *Slot) append(lines []byte, last bool) error {
 		s.fresh = false
 	}
 	s.dir.faults.at("synced")
-	if err := s.Check(); err != nil {
+	if err := s.checked(logged); err != nil {
 		return err
 	}
 	s.dir.faults.at("checked")
@@ -306,15 +309,18 @@ func (s *Slot) syncNames() error {
 // session or the store was moved or deleted. The slots are looked for in the
 // folder of the claim, never by path alone, since after a move the path of a
 // superseded writer looks free. A check that cannot be made counts as lost.
-func (s *Slot) Check() error {
-	check := s.check
+func (s *Slot) Check() error { return s.checked(false) }
+
+// checked is Check. logged says that the commit log has just looked at what is
+// above the session's folder.
+func (s *Slot) checked(logged bool) error {
 	if f := s.dir.faults; f != nil && f.Check != nil {
-		check = func() error { return f.Check(s.check) }
+		return f.Check(func() error { return s.check(logged) })
 	}
-	return check()
+	return s.check(logged)
 }
 
-func (s *Slot) check() error {
+func (s *Slot) check(logged bool) error {
 	folder, at, err := s.folder()
 	if err != nil {
 		return s.lost("the session's folder is no longer at its name, or cannot be opened: " + Cause(err))
@@ -330,7 +336,7 @@ func (s *Slot) check() error {
 	}
 	size, err := s.inPlace(folder)
 	if err == nil && !at {
-		err = s.onPath()
+		err = s.onPath(logged)
 	}
 	if err != nil {
 		return err

@@ -215,6 +215,27 @@ func TestTheCheckNoticesASuccessorAndAMove(t *testing.T) {
 				t.Errorf("the details are %v", d)
 			}
 		}
+		t.Run(c.name+", of a writer with a commit log", func(t *testing.T) {
+			d, path := folder(t, nil)
+			s := claim(t, d, 1)
+			must(t, s.Append([]byte("seal\n"), false))
+			store, err := os.OpenRoot(t.TempDir()) // which stays where it is
+			must(t, err)
+			holders := lease.NewHolders(store)
+			t.Cleanup(holders.Close)
+			s.BeatIn(holders.Join(lease.Self("test")), true)
+			must(t, s.Append([]byte("first\n"), false))
+			must(t, c.do(path))
+			err = s.Append([]byte("more\n"), false)
+			if c.why == "" {
+				must(t, err)
+				return
+			}
+			want(t, err, schema.SessionWriterLost)
+			if !strings.Contains(err.Error(), c.why) {
+				t.Errorf("got %v, want a word about the %s", err, c.why)
+			}
+		})
 		t.Run(c.name, func(t *testing.T) { check(t, false) })
 		t.Run(c.name+", of a folder that does not stay open", func(t *testing.T) { check(t, true) })
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -27,7 +28,8 @@ type Point struct {
 	P99    float64 `json:"p99_us,omitempty"`
 	Syncs  float64 `json:"syncs,omitempty"` // for each call, where they can be counted
 	Bytes  float64 `json:"bytes,omitempty"`
-	Others float64 `json:"others_pct"` // of the processors, used by others just before
+	CPU    float64 `json:"cpu_us,omitempty"` // for each call, of the process that calls
+	Others float64 `json:"others_pct"`       // of the processors, used by others just before
 	Errs   int64   `json:"errs,omitempty"`
 	Err    string  `json:"err,omitempty"` // the first
 }
@@ -135,6 +137,13 @@ func Others() float64 {
 	return 100 * (w1 - w0) / (a1 - a0)
 }
 
+// processor is the time that this process has worked so far, in microseconds.
+func processor() float64 {
+	var u syscall.Rusage
+	Must(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e3
+}
+
 // All measures a peer at every level. Each caller makes its calls one after
 // the other, for a while that is not counted and then for the measured time.
 func All(peer string, call func(caller, n int) error) {
@@ -157,7 +166,7 @@ func Run(peer string, callers int, call func(caller, n int) error, cost func() (
 		syncs, bytes = cost()
 	}
 	var wg sync.WaitGroup
-	t0 := time.Now()
+	worked, t0 := processor(), time.Now()
 	for c := range callers {
 		wg.Go(func() {
 			for n := 0; ; n++ {
@@ -181,6 +190,7 @@ func Run(peer string, callers int, call func(caller, n int) error, cost func() (
 		})
 	}
 	wg.Wait()
+	p.CPU = (processor() - worked) / float64(calls.Load())
 	if cost != nil {
 		s, b := cost()
 		p.Syncs, p.Bytes = float64(s-syncs)/float64(calls.Load()), float64(b-bytes)/float64(calls.Load())
@@ -201,8 +211,8 @@ func Run(peer string, callers int, call func(caller, n int) error, cost func() (
 // BENCH_OUT.
 func Emit(p Point) {
 	p.Round, _ = strconv.Atoi(os.Getenv("ROUND"))
-	fmt.Fprintf(os.Stderr, "%-40s c=%-4d %8.0f calls/s  p50 %8.0f us  p99 %8.0f us  others %2.0f%% %s\n",
-		p.Peer, p.Conc, p.Rate, p.P50, p.P99, p.Others, p.Err)
+	fmt.Fprintf(os.Stderr, "%-40s c=%-4d %8.0f calls/s  p50 %8.0f us  p99 %8.0f us  cpu %4.0f us  others %2.0f%% %s\n",
+		p.Peer, p.Conc, p.Rate, p.P50, p.P99, p.CPU, p.Others, p.Err)
 	out := os.Getenv("BENCH_OUT")
 	if out == "" {
 		return
