@@ -62,6 +62,7 @@ func main() {
 	harness.Must(err)
 	t.rates(os.Stdout)
 	t.costs(os.Stdout)
+	t.work(os.Stdout)
 	t.ratios(os.Stdout)
 	t.reached(os.Stdout)
 }
@@ -165,6 +166,18 @@ func (t *table) costs(w io.Writer) {
 		for _, c := range t.levels {
 			ps := t.points[key{peer, c}]
 			fmt.Fprintf(w, " %.2f, %.0f |", median(ps, func(p harness.Point) float64 { return p.Syncs }), median(ps, func(p harness.Point) float64 { return p.Bytes }))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// work is what is left to compare where the disk is not what a peer waits for.
+func (t *table) work(w io.Writer) {
+	t.header(w, "microseconds of processor for each call, of the process that calls; servers outside of it are not in it")
+	for _, peer := range t.peers {
+		fmt.Fprintf(w, "| %s |", peer)
+		for _, c := range t.levels {
+			fmt.Fprintf(w, " %.0f |", median(t.points[key{peer, c}], func(p harness.Point) float64 { return p.CPU }))
 		}
 		fmt.Fprintln(w)
 	}
