@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 // Sizes of the files of a commit log, in bytes. The first is small, since most
@@ -90,28 +88,6 @@ type commit struct {
 
 // errNoLog says that an append has to make its segment durable itself.
 var errNoLog = errors.New("the commit log does not have it")
-
-// above is the folder that those of the sessions are in. It is looked for once in
-// each commit, by its whole path, so that every slot need only look for its own
-// folder in it.
-type above struct {
-	root *os.Root // as the slots have it
-	file *os.File
-	node node
-}
-
-func openAbove(root *os.Root) *above {
-	f, err := root.Open(".")
-	if err != nil {
-		return nil
-	}
-	fi, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil
-	}
-	return &above{root, f, nodeOf(fi)}
-}
 
 func newLog(holders *Holders, holder string, sessions *os.Root, faults *Faults) *Log {
 	l := &Log{holders: holders, holder: holder, faults: faults, above: openAbove(sessions), wake: make(chan struct{}, 1),
@@ -246,16 +222,6 @@ func (l *Log) write() error {
 	f.place += int64(n)
 	f.synced = f.place
 	return nil
-}
-
-// leads reports whether a whole path leads to a file or folder.
-func leads(path string, to node) bool {
-	var at unix.Stat_t
-	for {
-		if err := unix.Fstatat(unix.AT_FDCWD, path, &at, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
-			return err == nil && seenNode(&at) == to
-		}
-	}
 }
 
 // retire gives the file in use to the keeper.

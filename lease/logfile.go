@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sys/unix"
 
 	"steno/schema"
 )
@@ -179,4 +180,36 @@ func syncFolder(dir *os.Root, faults *Faults) error {
 	}
 	defer d.Close()
 	return faults.sync(d, d.Sync)
+}
+
+// leads reports whether a whole path leads to a file or folder.
+func leads(path string, to node) bool {
+	var at unix.Stat_t
+	for {
+		if err := unix.Fstatat(unix.AT_FDCWD, path, &at, unix.AT_SYMLINK_NOFOLLOW); err != unix.EINTR {
+			return err == nil && seenNode(&at) == to
+		}
+	}
+}
+
+// above is the folder that those of the sessions are in. It is looked for once in
+// each commit, by its whole path, so that every slot need only look for its own
+// folder in it.
+type above struct {
+	root *os.Root // as the slots have it
+	file *os.File
+	node node
+}
+
+func openAbove(root *os.Root) *above {
+	f, err := root.Open(".")
+	if err != nil {
+		return nil
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil
+	}
+	return &above{root, f, nodeOf(fi)}
 }
