@@ -129,6 +129,16 @@ func withIDs(payload []byte) []byte {
 	return b
 }
 
+var (
+	appendVerb = verb{"append", (*Executor).runAppend, true, ofWrites}
+	deadVerb   = verb{"append", (*Executor).runDead, true, ofWrites}
+)
+
+var appendEndpoints = []endpoint{
+	{"session-append", "session.append", appendSchema, appendAnswerSchema, appendVerb, false},
+	{"to-append", "append.*", appendSchema, appendAnswerSchema, appendVerb, true},
+}
+
 // runAppend records events of an agent. Other executors may pass dead letters
 // on to the holder.
 func (x *Executor) runAppend(ctx context.Context, session string, payload []byte, here bool) (reply, error) {

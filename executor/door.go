@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,12 +32,6 @@ const Version = "0.1.0"
 // maxHops bounds how often a request is passed on.
 const maxHops = 2
 
-// A reply is what a verb answers with.
-type reply struct {
-	data   []byte
-	header nats.Header
-}
-
 // A verb handles one endpoint for one session.
 type verb struct {
 	name string
@@ -48,31 +43,35 @@ type verb struct {
 	room func(x *Executor) chan struct{}
 }
 
-var (
-	getVerb  = verb{"get", (*Executor).runGet, false, ofLooks}
-	callVerb = verb{"call", (*Executor).runCall, true, ofCalls}
-	// recalledVerb is for calls that have no room.
-	recalledVerb = verb{"call", (*Executor).runRecalled, false, ofLooks}
-	openVerb     = verb{"open", (*Executor).runOpen, false, ofWrites}
-	appendVerb   = verb{"append", (*Executor).runAppend, true, ofWrites}
-	deadVerb     = verb{"append", (*Executor).runDead, true, ofWrites}
-	endVerb      = verb{"end", (*Executor).runEnd, true, ofWrites}
-	listVerb     = verb{"list", (*Executor).runList, false, ofLooks}
-	leasesVerb   = verb{"list", (*Executor).runLeaseList, false, ofLooks}
-	leaseVerb    = verb{"get", (*Executor).runLeaseGet, false, ofLooks}
-	releaseVerb  = verb{"release", (*Executor).runRelease, true, ofLooks} // it waits for nothing
-)
-
 func ofCalls(x *Executor) chan struct{}  { return x.calls }
 func ofWrites(x *Executor) chan struct{} { return x.writes }
 func ofLooks(x *Executor) chan struct{}  { return x.looks }
+
+// An endpoint is a subject that the service answers at. One that is direct
+// leads to this very process.
+type endpoint struct {
+	name, subject   string // the subject without what begins all of its kind
+	request, answer string // their schemas
+	verb            verb
+	direct          bool
+}
+
+var (
+	callVerb = verb{"call", (*Executor).runCall, true, ofCalls}
+	// recalledVerb is for calls that have no room.
+	recalledVerb = verb{"call", (*Executor).runRecalled, false, ofLooks}
+)
+
+var callEndpoints = []endpoint{
+	{firstEndpoint, "call.*", callSchema, resultSchema, callVerb, false},
+	{"to-call", "call.*", callSchema, resultSchema, callVerb, true},
+}
 
 // firstEndpoint is the one that is registered first.
 const firstEndpoint = "call"
 
 // serve registers the micro service.
 func (x *Executor) serve() error {
-	p := x.cfg.Prefix + ".v1."
 	svc, err := micro.AddService(x.cfg.Conn, micro.Config{
 		Name: "steno", Version: Version,
 		Description:  "keeps the record of tool calls and runs them",
@@ -83,31 +82,16 @@ func (x *Executor) serve() error {
 		return unavailable("the service cannot be registered", err)
 	}
 	x.service = svc
-	add := func(name, subject, request, answer string, handle micro.HandlerFunc, opts ...micro.EndpointOpt) {
-		if err != nil {
-			return
+	for _, e := range slices.Concat(callEndpoints, sessionEndpoints, appendEndpoints, leaseEndpoints) {
+		opts := []micro.EndpointOpt{micro.WithEndpointMetadata(map[string]string{"request": e.request, "answer": e.answer, "errors": errorSchema})}
+		if e.direct {
+			opts = append(opts, micro.WithEndpointSubject(x.to()+e.subject), micro.WithEndpointQueueGroupDisabled())
+		} else {
+			opts = append(opts, micro.WithEndpointSubject(x.cfg.Prefix+".v1."+e.subject))
 		}
-		opts = append(opts, micro.WithEndpointSubject(subject),
-			micro.WithEndpointMetadata(map[string]string{"request": request, "answer": answer, "errors": errorSchema}))
-		err = svc.AddEndpoint(name, handle, opts...)
-	}
-	to := x.to()
-	alone := micro.WithEndpointQueueGroupDisabled()
-	add(firstEndpoint, p+"call.*", callSchema, resultSchema, x.handle(callVerb, false))
-	add("session-open", p+"session.open", openSchema, openAnswerSchema, x.handle(openVerb, false))
-	add("session-get", p+"session.get", sessionSchema, getSchema, x.handle(getVerb, false))
-	add("session-list", p+"session.list", listSchema, listAnswerSchema, x.handle(listVerb, false))
-	add("session-append", p+"session.append", appendSchema, appendAnswerSchema, x.handle(appendVerb, false))
-	add("session-end", p+"session.end", endSchema, endAnswerSchema, x.handle(endVerb, false))
-	add("lease-list", p+"lease.list", leasesSchema, leasesAnswerSchema, x.handle(leasesVerb, false))
-	add("lease-get", p+"lease.get", sessionSchema, leaseAnswerSchema, x.handle(leaseVerb, false))
-	add("to-call", to+"call.*", callSchema, resultSchema, x.handle(callVerb, true), alone)
-	add("to-get", to+"get.*", sessionSchema, getSchema, x.handle(getVerb, true), alone)
-	add("to-append", to+"append.*", appendSchema, appendAnswerSchema, x.handle(appendVerb, true), alone)
-	add("to-end", to+"end.*", endSchema, endAnswerSchema, x.handle(endVerb, true), alone)
-	add("to-release", to+"release.*", releaseSchema, releaseAnswerSchema, x.handle(releaseVerb, true), alone)
-	if err != nil {
-		return errors.Join(unavailable("an endpoint cannot be registered", err), svc.Stop())
+		if err := svc.AddEndpoint(e.name, x.handle(e.verb, e.direct), opts...); err != nil {
+			return errors.Join(unavailable("an endpoint cannot be registered", err), svc.Stop())
+		}
 	}
 	return nil
 }
@@ -202,59 +186,6 @@ func (x *Executor) to() string { return x.cfg.Prefix + ".v1.to." + x.cfg.Holder.
 func (x *Executor) putOff(m *nats.Msg) {
 	if !x.replies.has(repeatOf(m.Reply, m.Subject, m.Data)) {
 		x.respond(m.Reply, reply{}, goingAway(""))
-	}
-}
-
-// respond answers with a reply or the error envelope. It does not use the
-// micro request's own methods: those write what the service reads for its
-// statistics as soon as the handler has returned.
-func (x *Executor) respond(to string, out reply, err error) {
-	// An answer that goes to one of our own subjects would be taken for a
-	// request by whoever serves it.
-	if to == "" || strings.HasPrefix(to, x.cfg.Prefix+".v1.") {
-		return
-	}
-	x.post(outgoing{msg: x.message(to, out, err)})
-}
-
-// message is an answer.
-func (x *Executor) message(to string, out reply, err error) *nats.Msg {
-	msg := &nats.Msg{Subject: to, Data: out.data, Header: out.header}
-	if msg.Header == nil {
-		msg.Header = nats.Header{}
-	}
-	if err != nil {
-		e := schema.AsError(err)
-		msg.Data = schema.Envelope(err)
-		msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(e.Kind.Info().Status))
-		msg.Header.Set(micro.ErrorHeader, string(e.Kind))
-		msg.Header.Set(HeaderErrorKind, string(e.Kind))
-		if id, _ := e.Details["session"].(string); schema.ValidSession(id) {
-			msg.Header.Set(HeaderSession, id)
-		}
-		if id, _ := e.Details["call_id"].(string); schema.CheckCallID(id) == nil {
-			msg.Header.Set(HeaderCall, id)
-		}
-		if e.Kind == schema.Internal {
-			x.log.Error("internal error", "err", err)
-		}
-	}
-	if msg.Header.Get(HeaderExecutor) == "" {
-		msg.Header.Set(HeaderExecutor, x.cfg.Holder.ID)
-	}
-	return msg
-}
-
-// send sends an answer.
-func (x *Executor) send(msg *nats.Msg) {
-	err := x.cfg.Conn.PublishMsg(msg)
-	if errors.Is(err, nats.ErrMaxPayload) && msg.Header.Get(HeaderErrorKind) == "" {
-		large := schema.Errorf(schema.PayloadTooLarge, "the answer has %d bytes; the server takes %d", len(msg.Data), x.cfg.Conn.MaxPayload()).
-			With("next", "read it from the log; run: steno session show")
-		err = x.cfg.Conn.PublishMsg(x.message(msg.Subject, reply{}, large))
-	}
-	if err != nil {
-		x.log.Warn("an answer could not be sent; a repeated request gets it from the record", "err", err)
 	}
 }
 
@@ -414,17 +345,6 @@ func (x *Executor) find(ctx context.Context, id string, here bool) (*session, er
 		return x.held(ctx, id)
 	}
 	return x.hold(ctx, id, nil)
-}
-
-// headers of an answer; call is empty if it is about none.
-func (x *Executor) headers(session string, head schema.Head, call string) nats.Header {
-	v := [...]string{session, head.String(), x.cfg.Holder.ID, call} // one allocation for all
-	h := make(nats.Header, len(v))
-	h[HeaderSession], h[HeaderHead], h[HeaderExecutor] = v[0:1:1], v[1:2:2], v[2:3:3]
-	if call != "" {
-		h[HeaderCall] = v[3:4:4]
-	}
-	return h
 }
 
 // holderOf is the holder that a refusal names.

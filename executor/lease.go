@@ -64,6 +64,18 @@ type ReleaseAnswer struct {
 	Head    string `json:"head"`
 }
 
+var (
+	leaseVerb   = verb{"get", (*Executor).runLeaseGet, false, ofLooks}
+	leasesVerb  = verb{"list", (*Executor).runLeaseList, false, ofLooks}
+	releaseVerb = verb{"release", (*Executor).runRelease, true, ofLooks} // it waits for nothing
+)
+
+var leaseEndpoints = []endpoint{
+	{"lease-list", "lease.list", leasesSchema, leasesAnswerSchema, leasesVerb, false},
+	{"lease-get", "lease.get", sessionSchema, leaseAnswerSchema, leaseVerb, false},
+	{"to-release", "release.*", releaseSchema, releaseAnswerSchema, releaseVerb, true},
+}
+
 // runLeaseGet looks at one lease. It reads files only.
 func (x *Executor) runLeaseGet(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
 	var req struct {

@@ -3,12 +3,9 @@ package executor
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
@@ -215,95 +212,6 @@ func (s *session) leave() {
 			defer x.work.Done()
 			x.thin()
 		}()
-	}
-}
-
-// publish tells everybody about a durable event.
-func (s *session) publish(r journal.Record) {
-	if r.Type == schema.TypeWriterOpened && s.journal != nil {
-		s.x.log.Warn("a write failed; the session goes on in the next epoch", "session", s.id, "epoch", r.Epoch)
-	}
-	s.x.post(outgoing{session: s, typ: r.Type, seq: r.Seq, line: r.Line})
-}
-
-// An outgoing is an answer, or an event that is durable.
-type outgoing struct {
-	msg     *nats.Msg // nil for an event
-	session *session
-	typ     string
-	seq     uint64
-	line    []byte
-}
-
-// maxOutgoing is how many of them may be on their way; who has more waits.
-const maxOutgoing = 4096
-
-// post has something sent. Behind the end of a drain it sends itself.
-func (x *Executor) post(o outgoing) {
-	x.herald.Do(func() { go x.proclaim() })
-	select {
-	case x.outgoing <- o:
-	case <-x.hushed:
-		x.emit(o)
-	}
-	select {
-	case <-x.hushed:
-		x.rest() // nobody else may look there any more
-	default:
-	}
-}
-
-// proclaim sends what is outgoing, in the order in which it comes. The connection
-// has one lock, which hundreds of calls would wait for in turn.
-func (x *Executor) proclaim() {
-	for {
-		select {
-		case o := <-x.outgoing:
-			runtime.Gosched() // what others are about to send goes out with it, in one piece
-			x.emit(o)
-			x.rest()
-			continue
-		case <-x.hush:
-		}
-		x.rest()
-		close(x.hushed)
-		x.rest()
-		return
-	}
-}
-
-// rest sends what is there.
-func (x *Executor) rest() {
-	for {
-		select {
-		case o := <-x.outgoing:
-			x.emit(o)
-		default:
-			return
-		}
-	}
-}
-
-func (x *Executor) emit(o outgoing) {
-	if o.msg != nil {
-		x.send(o.msg)
-	} else if err := x.cfg.Conn.Publish(o.session.subject+o.typ, o.line); err != nil {
-		// The log is the truth and events are hints; nothing is lost with one.
-		x.log.Warn("an event was not published", "session", o.session.id, "seq", o.seq, "err", err)
-	}
-}
-
-// tellAll returns once all is sent that was outgoing before.
-func (x *Executor) tellAll() {
-	x.herald.Do(func() { close(x.hushed) })
-	select {
-	case <-x.hush:
-	default:
-		close(x.hush)
-	}
-	select {
-	case <-x.hushed:
-	case <-time.After(2 * time.Second): // a server that takes nothing
 	}
 }
 

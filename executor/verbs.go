@@ -77,15 +77,20 @@ func sessionOf(payload []byte) (string, error) {
 	return v.Session, schema.Unmarshal(text, &v) // the verb looks at the rest
 }
 
-func answer(v any, x *Executor, session string, head schema.Head) (reply, error) {
-	b, err := json.Marshal(v, json.Deterministic(true))
-	if err != nil {
-		return reply{}, err
-	}
-	if session == "" {
-		return reply{data: b}, nil
-	}
-	return reply{b, x.headers(session, head, "")}, nil
+var (
+	openVerb = verb{"open", (*Executor).runOpen, false, ofWrites}
+	getVerb  = verb{"get", (*Executor).runGet, false, ofLooks}
+	listVerb = verb{"list", (*Executor).runList, false, ofLooks}
+	endVerb  = verb{"end", (*Executor).runEnd, true, ofWrites}
+)
+
+var sessionEndpoints = []endpoint{
+	{"session-open", "session.open", openSchema, openAnswerSchema, openVerb, false},
+	{"session-get", "session.get", sessionSchema, getSchema, getVerb, false},
+	{"session-list", "session.list", listSchema, listAnswerSchema, listVerb, false},
+	{"session-end", "session.end", endSchema, endAnswerSchema, endVerb, false},
+	{"to-get", "get.*", sessionSchema, getSchema, getVerb, true},
+	{"to-end", "end.*", endSchema, endAnswerSchema, endVerb, true},
 }
 
 // runOpen makes a session, or tells of one that is there.

@@ -1,0 +1,110 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+// start records the start of an attempt together with what must be durable
+// before it.
+func (s *session) start(req *Request, attempt uint64, call, decision bool) (replay.Attempt, error) {
+	d := desks.Get().(*desk)
+	defer d.back()
+	entries := make([]journal.Entry, 0, 3)
+	if call {
+		entries = append(entries, req.entry(d))
+	}
+	if decision {
+		entries = append(entries, req.decided(d))
+	}
+	o := d.object()
+	o.Grow(len(req.CallID)+128).Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
+	if attempt > 1 {
+		// A take-over fences the log, not the world.
+		o.Uint("possibly_running", attempt-1)
+	}
+	r, err := s.append(append(entries, journal.Entry{Type: schema.TypeToolStarted, Data: d.done(&o)})...)
+	if err != nil {
+		return replay.Attempt{}, err
+	}
+	e := r[len(r)-1]
+	return replay.Attempt{Attempt: attempt, Seq: e.Seq, Epoch: e.Epoch}, nil
+}
+
+// call runs the tool and records what became of it.
+func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error) {
+	key := req.Key
+	if key == "" {
+		key = req.CallID
+	}
+	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
+		Args: req.Args, Context: req.Context, DryRun: req.DryRun}
+	inv.Workspace, inv.noFolder = s.space()
+	ctx := s.ctx
+	if tool.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, tool.Timeout)
+		defer cancel()
+	}
+	began := time.Now()
+	res, err := s.safely(ctx, tool, inv)
+	if s.ctx.Err() != nil && (err != nil || !res.OK) {
+		// We stopped it. That is neither its output nor its failure: the
+		// outcome stays open, and whoever holds the session next settles it.
+		return Answer{}, s.stopped()
+	}
+	out := s.verdict(res, err)
+	out.duration = time.Since(began)
+	return s.finish(req, a.Attempt, out, false)
+}
+
+// safely runs a tool so that its panic ends the call and not the process.
+func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.x.log.Error("a tool panicked", "session", s.id, "call", inv.CallID, "tool", tool.Name, "panic", p, "stack", string(debug.Stack()))
+			err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", "panic")
+		}
+	}()
+	res, err = tool.Run(ctx, inv)
+	var e *schema.Error
+	if err != nil && !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		// The model is shown the class only; the cause may hold anything.
+		s.x.log.Error("a tool failed unexpectedly", "session", s.id, "call", inv.CallID, "tool", tool.Name, "err", err)
+		err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", fmt.Sprintf("%T", err))
+	}
+	return res, err
+}
+
+// finish records a result, and the call before it if it is new, and answers.
+// From here on the outcome is known to this process only until the append
+// returns.
+func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (Answer, error) {
+	s.x.inspect(req, &out)
+	d := desks.Get().(*desk)
+	defer d.back()
+	entries := make([]journal.Entry, 0, 2)
+	if call {
+		entries = append(entries, req.entry(d))
+	}
+	r, err := s.append(append(entries, out.record(d, req, attempt))...)
+	if err != nil {
+		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) && !errors.Is(err, schema.SessionEnded) {
+			outcome, ok := schema.AsError(err).Details["outcome"] // of the result
+			if !ok {
+				outcome = journal.Unknown.String()
+			}
+			err = schema.Errorf(schema.ToolResultRecordFailed, "call %s ran, and its result could not be recorded", req.CallID).
+				With("session", s.id).With("call_id", req.CallID).With("outcome", outcome).Cause(err)
+		}
+		return Answer{}, err
+	}
+	return Answer{req.CallID, r[len(r)-1].Data, s.journal.Head()}, nil
+}

@@ -1,0 +1,112 @@
+package executor
+
+import (
+	"errors"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/replay"
+	"steno/schema"
+)
+
+// settleAll deals with the calls that an earlier writer left open, in the
+// order of their seq, before any new call: a call that started and is not
+// repeatable gets a synthetic interrupted result, one that is repeatable gets
+// its next attempt, and one that was recorded and not started starts. One whose
+// arguments the log does not have as they were is interrupted.
+func (s *session) settleAll() {
+	defer close(s.settled)
+	var open []replay.Call
+	s.view(func(st *replay.State) {
+		if st.Ended != nil {
+			return // nothing may follow; the calls stay as they are
+		}
+		for _, c := range st.Open() {
+			open = append(open, *c)
+		}
+	})
+	for i := range open {
+		c := &open[i]
+		r, err := s.journal.Event(s.ctx, c.Seq)
+		if err == nil {
+			err = s.settle(c, r.Data)
+		}
+		if s.x.stopping.Err() != nil || !s.sound() {
+			return // the rest is for the next holder
+		}
+		if err != nil {
+			s.x.log.Error("an open call was not settled", "session", s.id, "call", c.ID, "kind", schema.KindOf(err), "err", err)
+		}
+	}
+}
+
+// settle returns once the start or the end of the call is recorded.
+func (s *session) settle(c *replay.Call, data []byte) error {
+	req := new(Request)
+	whole, err := s.journal.Whole(s.ctx, data)
+	if errors.Is(err, schema.CorruptLogLine) {
+		whole, req.lost = data, schema.AsError(err).With("call_id", c.ID)
+	} else if err != nil {
+		return err
+	}
+	if err := schema.Unmarshal(whole, req); err != nil {
+		return err
+	}
+	req.sum, req.replaced = c.ArgsSHA256, 0
+	var marks struct {
+		Redacted []jsontext.Value `json:"redacted"`
+	}
+	if err := schema.Unmarshal(data, &marks); err != nil {
+		return err
+	}
+	begun := make(chan struct{})
+	f, err := s.fly(req, begun, func(s *session, f *flight) (Answer, error) {
+		if err := s.slot(); err != nil {
+			return Answer{}, err
+		}
+		defer s.unslot()
+		if len(marks.Redacted) > 0 { // no tool may get a mark in place of a value
+			return s.finish(f.call, lastAttempt(c), s.interrupted(), false)
+		}
+		return s.resume(f, c)
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-begun:
+	case <-f.done:
+	}
+	return nil
+}
+
+// resume goes on with a call that is recorded and has no result.
+func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
+	req := f.call
+	tool, refusal := s.admit(req)
+	last := lastAttempt(c)
+	switch {
+	case last > 0 && (refusal != nil || !tool.Repeatable && !c.DryRun):
+		return s.finish(req, last, s.interrupted(), false)
+	case refusal != nil:
+		return s.finish(req, 0, s.verdict(Result{}, refusal), false)
+	}
+	attempt, err := s.start(req, last+1, false, len(c.Decisions) == 0)
+	if err != nil {
+		return Answer{}, err
+	}
+	f.hasBegun()
+	return s.call(req, tool, attempt)
+}
+
+// lastAttempt is the newest attempt of a call without a result, 0 if it has
+// not started.
+func lastAttempt(c *replay.Call) (last uint64) {
+	if n := len(c.Attempts); n > 0 {
+		last = c.Attempts[n-1].Attempt
+	}
+	if c.State == replay.Unknown { // it has started, or may have where events are missing
+		last = max(last, 1)
+	}
+	return last
+}
