@@ -1,7 +1,10 @@
 package replay
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -39,6 +42,7 @@ func (s *State) Apply(e *schema.Event) {
 	case schema.TypeSessionStarted:
 		s.Started = &Started{e.Seq, e.Time, d.text(schema.KeyWorkspace), valid(d.Get(schema.KeyLabels)), valid(d.Get(schema.KeyParent))}
 		s.TaskKind, s.Phase = d.text(schema.KeyTaskKind), d.text(schema.KeyPhase)
+		s.posture(e.Seq, d.Get(schema.KeyPosture))
 	case schema.TypeSessionEnded:
 		s.Ended = &Ended{e.Seq, d.text(schema.KeyOutcome), d.text(schema.KeyReason)}
 	case schema.TypeUserMessage, schema.TypeAssistantMessage, schema.TypeReasoning:
@@ -46,10 +50,11 @@ func (s *State) Apply(e *schema.Event) {
 	case schema.TypePhaseChanged:
 		s.Phase = d.text(schema.KeyTo)
 		if kind := d.text(schema.KeyTaskKind); kind != "" {
+			s.Escalated = s.Escalated || s.TaskKind == "investigate" && kind == "edit"
 			s.TaskKind = kind
 		}
 	case schema.TypePostureChanged:
-		s.Posture = &Ref{e.Seq, e.Type, e.Sum} // not &ref, which would be an allocation for every event
+		s.posture(e.Seq, d.Get(schema.KeyTo))
 	case schema.TypeStateChanged:
 		s.Working.merge(valid(d.Get(schema.KeyPatch)))
 	case schema.TypeUsage:
@@ -57,7 +62,7 @@ func (s *State) Apply(e *schema.Event) {
 	case schema.TypeTurnFailed:
 		s.Failed = append(s.Failed, ref)
 	case schema.TypeHistoryCompaction:
-		s.Compact = &Ref{e.Seq, e.Type, e.Sum}
+		s.Compact = &Ref{e.Seq, e.Type, e.Sum} // not &ref, which would be an allocation for every event
 	case schema.TypeHistoryRewind:
 		s.rewind(e.Seq, d.number(schema.KeyToSeq))
 	case schema.TypeDeadLetter:
@@ -75,7 +80,7 @@ func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 		s.text = append(append(s.text[:0], id...), sum...)
 		both := string(s.text)
 		*c = Call{ID: both[:len(id)], Name: s.name(plain(d.Get(schema.KeyName))), Seq: e.Seq, Sum: e.Sum, Time: e.Time,
-			ArgsSHA256: both[len(id):], DryRun: d.is(schema.KeyDryRun), State: Pending}
+			ArgsSHA256: both[len(id):], Redacted: Hidden(d.Get(schema.KeyRedacted)), DryRun: d.is(schema.KeyDryRun), State: Pending}
 		s.Calls = append(s.Calls, c)
 		return
 	}
@@ -87,9 +92,20 @@ func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 	switch e.Type {
 	case schema.TypeApprovalRequested:
 		c.Approvals = append(c.Approvals, ref)
+		if c.Result == nil {
+			c.Waiting = &Approval{d.text(schema.KeyApprovalID), e.Seq, d.text(schema.KeyExpiresAt)}
+		}
 	case schema.TypeDecision:
-		c.Decisions = append(c.Decisions, Decided{e.Seq, d.text(schema.KeyDecision), d.text(schema.KeyGate), d.text(schema.KeyBy)})
+		by := Decided{e.Seq, d.text(schema.KeyDecision), d.text(schema.KeyGate), d.text(schema.KeyBy), d.text(schema.KeyRule), d.text(schema.KeyApprovalID)}
+		c.Decisions = append(c.Decisions, by)
+		if c.Waiting != nil && c.Waiting.ID == by.ApprovalID { // the first answer is the one that counts
+			c.Waiting = nil
+			if grant := d.Get(schema.KeyGrant); grant != nil && by.Decision == "allow" {
+				s.grant(e.Seq, grant)
+			}
+		}
 	case schema.TypeToolStarted:
+		c.Waiting = nil
 		c.Attempts = append(c.Attempts, Attempt{d.number(schema.KeyAttempt), e.Seq, e.Epoch, d.text(schema.KeyExecutor), e.Time})
 		if c.Result == nil {
 			c.State = Unknown
@@ -98,7 +114,7 @@ func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 		if c.Result != nil {
 			c.Superseded = append(c.Superseded, c.Result.Seq)
 		}
-		c.Result, c.State = s.newResult(), OK
+		c.Result, c.State, c.Waiting = s.newResult(), OK, nil
 		d.result(e, c.Result)
 		switch {
 		case c.Result.Kind == schema.Interrupted:
@@ -142,14 +158,64 @@ func (s *State) name(name []byte) string {
 }
 
 // Hole says that events are missing here: what has not started before may have
-// started among them.
+// started among them, and what waited may have been answered.
 func (s *State) Hole() {
 	s.rules.Hole()
 	for _, c := range s.Calls {
+		c.Waiting = nil
 		if c.State == Pending {
 			c.State = Unknown
 		}
 	}
+}
+
+func (s *State) posture(seq uint64, of jsontext.Value) {
+	if of == nil {
+		return
+	}
+	var p struct {
+		Mode       jsontext.Value `json:"mode"`
+		PolicyHash jsontext.Value `json:"policy_hash"`
+	}
+	_ = schema.Unmarshal(of, &p) // it is an object, and takes any value
+	s.Posture = &Posture{seq, string(plain(p.Mode)), string(plain(p.PolicyHash))}
+}
+
+func (s *State) grant(seq uint64, grant jsontext.Value) {
+	var g struct {
+		Tool    jsontext.Value `json:"tool"`
+		Program jsontext.Value `json:"program"`
+		Tier    jsontext.Value `json:"tier"`
+		Until   jsontext.Value `json:"until"`
+	}
+	_ = schema.Unmarshal(grant, &g) // as above
+	s.Grants = append(s.Grants, Grant{seq, string(plain(g.Tool)), string(plain(g.Program)), number(g.Tier), string(plain(g.Until))})
+}
+
+// Hidden stands for the values that were replaced in the arguments of a call:
+// the SHA-256, in hex, over the hashes of the marks whose pointer leads into
+// args, in their order, each with a newline; "" if there are none. marks is the
+// list redacted of a tool_call. What is no mark is passed over.
+func Hidden(marks jsontext.Value) string {
+	var list []jsontext.Value
+	if len(marks) == 0 || schema.Unmarshal(marks, &list) != nil {
+		return ""
+	}
+	var hashes []byte
+	for _, v := range list {
+		var m struct {
+			Pointer string `json:"pointer"`
+			Hash    string `json:"hash"`
+		}
+		if schema.Unmarshal(v, &m) == nil && (m.Pointer == "/args" || strings.HasPrefix(m.Pointer, "/args/")) {
+			hashes = append(append(hashes, m.Hash...), '\n')
+		}
+	}
+	if hashes == nil {
+		return ""
+	}
+	sum := sha256.Sum256(hashes)
+	return hex.EncodeToString(sum[:])
 }
 
 // rewind takes what follows to out of the messages. Calls stay: whatever the

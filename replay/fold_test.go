@@ -19,14 +19,14 @@ func whole() *log {
 	var l log
 	l.add(
 		entry{"writer_opened", `{"claim":"c","how":"new"}`},
-		entry{"session_started", `{"workspace":"/w","labels":{"b":1,"a":"2"},"task_kind":"fix","phase":"plan","parent":{"session":"s0","seq":9}}`},
+		entry{"session_started", `{"workspace":"/w","labels":{"b":1,"a":"2"},"posture":{"mode":"ask"},"task_kind":"investigate","phase":"plan","parent":{"session":"s0","seq":9}}`},
 		message,
 		entry{"reasoning", `{"item":{"opaque":"x"},"model":"m"}`},
 		entry{"assistant_message", `{"content":[{"type":"text","text":"ok"}]}`},
-		call("a"), approval("a"), decided("a"), started("a", 1), result("a", ""),
+		call("a"), approval("a"), allowed("a", "a", `{"tool":"read","program":"p","tier":2,"until":"u"}`), started("a", 1), result("a", ""),
 		call("b"), started("b", 1), failed("b", "interrupted", `,"synthetic":true`), result("b", `,"supersedes":13`),
 		call("c"), failed("c", "tool_failed", ""),
-		entry{"phase_changed", `{"from":"plan","to":"do","task_kind":"build"}`},
+		entry{"phase_changed", `{"from":"plan","to":"do","task_kind":"edit"}`},
 		entry{"posture_changed", `{"from":"ask","to":{"mode":"auto","policy_hash":"h"},"by":"anna","reason":"r"}`},
 		entry{"state_changed", `{"patch":{"n":1e400,"deep":{"x":1,"y":2}}}`},
 		entry{"state_changed", `{"patch":{"deep":{"x":null,"z":12345678901234567890}}}`},
@@ -43,6 +43,7 @@ func whole() *log {
 		call("d"), call("e"), started("e", 1),
 		released,
 		entry{"writer_opened", `{"claim":"c2","how":"resumed"}`},
+		hidden("f", `[{"pointer":"/args/key","rule":"key:key","hash":"h"}]`), asked("f", "b", "z"),
 		ended,
 		note,
 	)
@@ -167,11 +168,11 @@ func TestTheStateSaysWhatHappened(t *testing.T) {
 	for _, c := range s.Open() {
 		open = append(open, c.ID)
 	}
-	if !slices.Equal(open, []string{"d", "e"}) {
+	if !slices.Equal(open, []string{"d", "e", "f"}) {
 		t.Errorf("open are %v", open)
 	}
 	a, b, c := s.Call("a"), s.Call("b"), s.Call("c")
-	if len(a.Approvals) != 1 || len(a.Decisions) != 1 || a.Decisions[0].Decision != "allow" || a.Decisions[0].By != "policy" ||
+	if len(a.Approvals) != 1 || len(a.Decisions) != 1 || a.Decisions[0].Decision != "allow" || a.Decisions[0].By != "human" || a.Decisions[0].ApprovalID != "a" || a.Waiting != nil ||
 		len(a.Attempts) != 1 || a.Attempts[0].Attempt != 1 || a.Attempts[0].Seq != 9 || a.Result.Duration != 5 || !a.Result.OK {
 		t.Errorf("call a is %+v", a)
 	}
@@ -190,8 +191,10 @@ func TestTheStateSaysWhatHappened(t *testing.T) {
 		t.Errorf("the messages are %v", messages)
 	}
 	for what, ok := range map[string]bool{
-		"session": s.Session == "s1", "phase": s.Phase == "do", "task kind": s.TaskKind == "build",
-		"posture": s.Posture.Seq == 18, "compaction": s.Compact.Seq == 25, "failed": len(s.Failed) == 1, "dead": len(s.Dead) == 1,
+		"session": s.Session == "s1", "phase": s.Phase == "do", "task kind": s.TaskKind == "edit" && s.Escalated,
+		"posture":    *s.Posture == replay.Posture{Seq: 18, Mode: "auto", PolicyHash: "h"},
+		"grants":     slices.Equal(s.Grants, []replay.Grant{{Seq: 8, Tool: "read", Program: "p", Tier: 2, Until: "u"}}),
+		"compaction": s.Compact.Seq == 25, "failed": len(s.Failed) == 1, "dead": len(s.Dead) == 1,
 		"notes": s.Notes == 3, "ended": s.Ended.Outcome == "completed", "rewinds": slices.Equal(s.Rewinds, []replay.Rewind{{Seq: 27, ToSeq: 5}}),
 		"workspace": s.Started.Workspace == "/w", "labels": string(s.Started.Labels) == `{"b":1,"a":"2"}`,
 		"parent": string(s.Started.Parent) == `{"session":"s0","seq":9}`,

@@ -24,23 +24,25 @@ import (
 // for one goroutine at a time. What its methods return belongs to the state
 // and must not be changed.
 type State struct {
-	Session  string        `json:"session"`
-	Head     schema.Head   `json:"head"`
-	Started  *Started      `json:"started"`
-	Ended    *Ended        `json:"ended"`
-	Epochs   []Epoch       `json:"epochs"`
-	Messages []Ref         `json:"messages"` // messages and reasoning that count, in order
-	Calls    []*Call       `json:"calls"`    // in the order of their seq
-	TaskKind string        `json:"task_kind,omitempty"`
-	Phase    string        `json:"phase,omitempty"`
-	Posture  *Ref          `json:"posture"`
-	Working  Patch         `json:"working"` // the session's working state
-	Usage    []*ModelUsage `json:"usage"`   // in the order of first use
-	Compact  *Ref          `json:"compaction"`
-	Rewinds  []Rewind      `json:"rewinds"`
-	Failed   []Ref         `json:"failed_turns"`
-	Dead     []Ref         `json:"dead_letters"`
-	Notes    int           `json:"notes"` // notes and types of the caller's own
+	Session   string        `json:"session"`
+	Head      schema.Head   `json:"head"`
+	Started   *Started      `json:"started"`
+	Ended     *Ended        `json:"ended"`
+	Epochs    []Epoch       `json:"epochs"`
+	Messages  []Ref         `json:"messages"` // messages and reasoning that count, in order
+	Calls     []*Call       `json:"calls"`    // in the order of their seq
+	TaskKind  string        `json:"task_kind,omitempty"`
+	Phase     string        `json:"phase,omitempty"`
+	Escalated bool          `json:"escalated,omitempty"` // an investigate task has become an edit task, which happens once
+	Posture   *Posture      `json:"posture"`
+	Grants    []Grant       `json:"grants,omitempty"` // in the order of their seq
+	Working   Patch         `json:"working"`          // the session's working state
+	Usage     []*ModelUsage `json:"usage"`            // in the order of first use
+	Compact   *Ref          `json:"compaction"`
+	Rewinds   []Rewind      `json:"rewinds"`
+	Failed    []Ref         `json:"failed_turns"`
+	Dead      []Ref         `json:"dead_letters"`
+	Notes     int           `json:"notes"` // notes and types of the caller's own
 
 	usage map[string]*ModelUsage
 	names map[string]string // of tools, each once
@@ -75,6 +77,24 @@ type Ended struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
+// Posture is how strictly calls are treated: what session_started or the last
+// posture_changed said.
+type Posture struct {
+	Seq        uint64 `json:"seq"`
+	Mode       string `json:"mode,omitempty"`
+	PolicyHash string `json:"policy_hash,omitempty"`
+}
+
+// A Grant is what a person has allowed beyond the call that was asked about.
+// Until is as it was recorded, "" for no end: whoever asks has a clock.
+type Grant struct {
+	Seq     uint64 `json:"seq"` // of the decision
+	Tool    string `json:"tool"`
+	Program string `json:"program,omitempty"`
+	Tier    uint64 `json:"tier"` // 0 also where it is none
+	Until   string `json:"until,omitempty"`
+}
+
 // An Epoch is one writer's time.
 type Epoch struct {
 	Epoch    uint64 `json:"epoch"`
@@ -105,9 +125,11 @@ type Call struct {
 	Sum        schema.Sum  `json:"sum"`
 	Time       time.Time   `json:"ts"`
 	ArgsSHA256 string      `json:"args_sha256"`
+	Redacted   string      `json:"redacted,omitempty"` // [Hidden] of its marks: with ArgsSHA256 what the arguments were
 	DryRun     bool        `json:"dry_run,omitempty"`
 	State      CallState   `json:"state"`
 	Approvals  []Ref       `json:"approvals,omitempty"`
+	Waiting    *Approval   `json:"waiting,omitempty"` // what nobody has answered yet
 	Decisions  []Decided   `json:"decisions"`
 	Attempts   []Attempt   `json:"attempts"`
 	Result     *CallResult `json:"result"`
@@ -125,12 +147,22 @@ const (
 	Interrupted CallState = "interrupted" // a synthetic result; the outcome is open
 )
 
+// An Approval is a question to a person about a call. Expires is as it was
+// recorded, "" for never: only the holder's decision ends it.
+type Approval struct {
+	ID      string `json:"approval_id"`
+	Seq     uint64 `json:"seq"`
+	Expires string `json:"expires_at,omitempty"`
+}
+
 // Decided is one recorded decision about a call.
 type Decided struct {
-	Seq      uint64 `json:"seq"`
-	Decision string `json:"decision"`
-	Gate     string `json:"gate"`
-	By       string `json:"by"`
+	Seq        uint64 `json:"seq"`
+	Decision   string `json:"decision"`
+	Gate       string `json:"gate"`
+	By         string `json:"by"`
+	Rule       string `json:"rule,omitempty"`
+	ApprovalID string `json:"approval_id,omitempty"` // what it answers
 }
 
 // An Attempt is one start of a call's tool.

@@ -37,7 +37,7 @@ var specs = []*spec{
 	parseSpec(TypeApprovalRequested, "call_id!s approval_id!s reason!s expires_at:s"),
 	parseSpec(TypeDecision, "call_id!s decision!s gate!s by!s approval_id:s args_sha256:s grant:o rule:s policy_hash:s reason:s"),
 	parseSpec(TypeToolStarted, "call_id!s attempt!n executor!s tool_version:s deadline:s possibly_running:?"),
-	parseSpec(TypeToolResult, "output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s"),
+	parseSpec(TypeToolResult, "output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s repeat:o"),
 	parseSpec(TypePhaseChanged, "from!s to!s task_kind:s trigger:?"),
 	parseSpec(TypePostureChanged, "from!? to!o by!s reason!s"),
 	parseSpec(TypeStateChanged, "patch!?"),
@@ -46,7 +46,7 @@ var specs = []*spec{
 	parseSpec(TypeHistoryCompaction, "range!o summary!? strategy!s tail!?"),
 	parseSpec(TypeHistoryRewind, "to_seq!n reason:s"),
 	parseSpec(TypeSessionEnded, "outcome!s reason:s"),
-	parseSpec(TypeDeadLetter, "call_id:s reason!s deliveries!n message!?"),
+	parseSpec(TypeDeadLetter, "call_id:s reason!s deliveries!n message!? redacted:a"),
 	parseSpec(TypeNote, ""),
 }
 
@@ -101,6 +101,7 @@ func keyOf[T string | []byte](name T) Key { return Key(number(keys, name)) }
 // values that one field of one type may have.
 var values = map[string][]string{
 	TypeDecision + ".decision":    {`"allow"`, `"deny"`},
+	TypeDecision + ".by":          {`"policy"`, `"human"`, `"grant"`, `"auto"`},
 	TypeSessionEnded + ".outcome": {`"completed"`, `"failed"`, `"partial"`, `"cancelled"`},
 	TypeWriterOpened + ".how":     {`"new"`, `"resumed"`, `"takeover"`, `"forced"`, `"roll"`, `"repair"`},
 }

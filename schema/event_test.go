@@ -31,6 +31,7 @@ var others = map[string][]string{
 
 // fixed are the fields that take only certain values.
 var fixed = map[string][]string{
+	"permission_decision.by":       {"policy", "human", "grant", "auto"},
 	"permission_decision.decision": {"allow", "deny"},
 	"session_ended.outcome":        {"completed", "failed", "partial", "cancelled"},
 	"writer_opened.how":            {"new", "resumed", "takeover", "forced", "roll", "repair"},
