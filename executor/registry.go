@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -8,7 +9,6 @@ import (
 
 	"steno/schema"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -23,9 +23,10 @@ type Registry struct {
 }
 
 type registered struct {
-	tool  Tool
-	input *jsonschema.Schema
-	large chan struct{} // the registry's
+	tool   Tool
+	input  *jsonschema.Schema
+	output *jsonschema.Schema // nil if the tool declares none
+	large  chan struct{}      // the registry's
 }
 
 // NewRegistry returns a registry of these tools. It fails as [Registry.Register]
@@ -48,9 +49,11 @@ func NewRegistry(tools ...Tool) (*Registry, error) {
 // regexp, so that matching takes time in proportion to the text and never
 // hangs; a pattern with a look-around or a back-reference is refused.
 //
+// The same holds for Output, if there is one.
+//
 // Kind already_exists says that the name is taken, kind invalid_config that t
-// cannot be registered: its name, description, schema, tier or timeout is not
-// usable, or it has no Run.
+// cannot be registered: its name, description, schemas, tier or timeout is not
+// usable, it has no Run, or it is one that [Define] could not make.
 func (r *Registry) Register(t Tool) error { return r.put(t, false) }
 
 // Replace is like [Registry.Register] but takes the place of a tool of the same
@@ -58,6 +61,9 @@ func (r *Registry) Register(t Tool) error { return r.put(t, false) }
 func (r *Registry) Replace(t Tool) error { return r.put(t, true) }
 
 func (r *Registry) put(t Tool, replace bool) error {
+	if t.bad != nil {
+		return badTool(t, shorten(t.bad.Error(), maxShown)).Cause(t.bad)
+	}
 	if !schema.ValidToolName(t.Name) {
 		return badTool(t, "a tool's name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
 	}
@@ -71,18 +77,24 @@ func (r *Registry) put(t Tool, replace bool) error {
 	case t.Timeout < 0:
 		return badTool(t, "its timeout is below 0")
 	}
-	input, err := compileInput(t.Input)
-	if err != nil {
+	e := &registered{tool: frozen(t), large: r.large}
+	var err error
+	if e.input, err = compile(t.Input); err != nil {
 		return badTool(t, "its schema: "+shorten(err.Error(), maxShown)).Cause(err)
 	}
-	t = frozen(t)
+	if t.Output != nil {
+		if e.output, err = compile(t.Output); err != nil {
+			return badTool(t, "the schema of its answer: "+shorten(err.Error(), maxShown)).Cause(err)
+		}
+		e.tool.Run = e.answering(t.Run)
+	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, taken := r.tools[t.Name]; taken && !replace {
 		return schema.Errorf(schema.AlreadyExists, "there is a tool %q already", t.Name).With("tool", t.Name)
 	}
-	r.tools[t.Name] = &registered{t, input, r.large}
+	r.tools[t.Name] = e
 	return nil
 }
 
@@ -117,10 +129,35 @@ func (r *Registry) lookup(name string) (*registered, error) {
 		With("known", slices.Sorted(maps.Keys(r.tools)))
 }
 
-// frozen is t with a schema of its own, so that no holder of one copy can
-// change another.
+// answering is run with a look at its answer. A plan, and a no without data,
+// may be anything.
+func (e *registered) answering(run func(context.Context, *Invocation) (Result, error)) func(context.Context, *Invocation) (Result, error) {
+	return func(ctx context.Context, call *Invocation) (Result, error) {
+		res, err := run(ctx, call)
+		if err != nil || call.DryRun || !res.OK && len(res.Structured) == 0 {
+			return res, err
+		}
+		defer e.room(len(res.Structured))()
+		found := []Violation{{"", "this is not JSON"}}
+		if text, _, err := schema.Compact(nil, res.Structured, 2); err == nil {
+			found = violations(e.output, text, readSound)
+		}
+		if len(found) == 0 {
+			return res, nil
+		}
+		listed, omitted := listable(found)
+		bad := schema.Errorf(schema.ToolFailed, "the tool ran, and its answer does not fit its own schema").With("violations", listed)
+		if omitted > 0 {
+			bad.With("omitted", omitted)
+		}
+		return Result{}, bad
+	}
+}
+
+// frozen is t with schemas of its own, so that no holder of one copy can change
+// another.
 func frozen(t Tool) Tool {
-	t.Input = jsontext.Value(slices.Clone(t.Input))
+	t.Input, t.Output = slices.Clone(t.Input), slices.Clone(t.Output)
 	return t
 }
 

@@ -21,17 +21,23 @@ import (
 // for many. It returns an error only if the tool refuses or could not do its
 // work. A *schema.Error is shown to the agent as it is; of any other error the
 // agent sees only that there was one. A command that ran and exited non-zero
-// has not failed: that is a Result with OK false. When ctx ends, Run stops what
-// it has begun and returns kind timeout or cancelled.
+// has not failed: that is a Result with OK false. A structured answer that does
+// not fit Output is tool_failed. When ctx ends, Run stops what it has begun and
+// returns kind timeout or cancelled.
+//
+// [Define] makes a Tool of a function.
 type Tool struct {
 	Name        string         // 1–64 of [A-Za-z0-9_-]
 	Description string         // what it does and when to use it, for the model; required
 	Input       jsontext.Value // JSON Schema of the arguments, of type object; see [Registry.Register]
+	Output      jsontext.Value // JSON Schema of the structured answer, of type object; nil if there is none
 	Repeatable  bool           // a second attempt may follow one whose outcome is unknown
 	ReadOnly    bool           // it changes nothing
 	Tier        int            // 0 read, 1 workspace edit, 2 tests and linters, 3 arbitrary command; 4 and above is never granted
 	Timeout     time.Duration  // the longest an attempt may take; 0 leaves it to the runtime
 	Run         func(ctx context.Context, call *Invocation) (Result, error)
+
+	bad error // why Define could not make it
 }
 
 // An Invocation is one attempt at one call, as it was recorded. The tool must

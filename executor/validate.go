@@ -52,24 +52,42 @@ func (r *Registry) Validate(name string, args jsontext.Value) error {
 
 // fits is Validate, with a reader of the arguments.
 func (e *registered) fits(args jsontext.Value, read func([]byte) (any, []Violation)) error {
-	if len(args) > largeArgs {
-		// What does not fit in ten thousand places takes the validator a few
-		// hundred times the memory of the arguments.
-		e.large <- struct{}{}
-		defer func() { <-e.large }()
-	}
-	v, found := read(args)
-	if len(found) == 0 {
-		err := e.input.Validate(v)
-		if failed, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
-			found = collect(failed, "", nil)
-		} else if err != nil {
-			found = []Violation{{"", err.Error()}}
-		}
-	}
-	if len(found) == 0 {
+	defer e.room(len(args))()
+	listed, omitted := listable(violations(e.input, args, read))
+	if len(listed) == 0 {
 		return nil
 	}
+	return invalidArgs(listed, omitted)
+}
+
+// room waits until a value of so many bytes may be validated. What does not fit
+// in ten thousand places takes the validator a few hundred times the memory of
+// the value.
+func (e *registered) room(n int) (leave func()) {
+	if n <= largeArgs {
+		return func() {}
+	}
+	e.large <- struct{}{}
+	return func() { <-e.large }
+}
+
+// violations are the ways in which the value does not fit the schema.
+func violations(s *jsonschema.Schema, value []byte, read func([]byte) (any, []Violation)) []Violation {
+	v, found := read(value)
+	if len(found) > 0 {
+		return found
+	}
+	err := s.Validate(v)
+	if failed, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
+		return collect(failed, "", nil)
+	} else if err != nil {
+		return []Violation{{"", err.Error()}}
+	}
+	return nil
+}
+
+// listable is what an error lists of them: sorted, each once, and bounded.
+func listable(found []Violation) (listed []Violation, omitted int) {
 	for i := range found {
 		found[i].Pointer = shorten(found[i].Pointer, maxShown)
 		found[i].Message = shorten(found[i].Message, maxShown)
@@ -81,8 +99,8 @@ func (e *registered) fits(args jsontext.Value, read func([]byte) (any, []Violati
 		return strings.Compare(a.Message, b.Message)
 	})
 	found = slices.Compact(found) // two branches of a schema may say the same
-	omitted := max(0, len(found)-maxViolations)
-	return invalidArgs(found[:len(found)-omitted], omitted)
+	omitted = max(0, len(found)-maxViolations)
+	return found[:len(found)-omitted], omitted
 }
 
 // invalidArgs is kind invalid_args with these violations, of which there is at
@@ -105,9 +123,9 @@ func invalidArgs(listed []Violation, omitted int) *schema.Error {
 	return e
 }
 
-// compileInput compiles the schema of a tool's arguments.
-func compileInput(input jsontext.Value) (*jsonschema.Schema, error) {
-	doc, bad := parseStrict(input)
+// compile compiles the schema of a tool's arguments, or of its answer.
+func compile(text jsontext.Value) (*jsonschema.Schema, error) {
+	doc, bad := parseStrict(text)
 	if len(bad) > 0 {
 		return nil, fmt.Errorf("%s at %q", bad[0].Message, bad[0].Pointer)
 	}
@@ -128,7 +146,7 @@ func compileInput(input jsontext.Value) (*jsonschema.Schema, error) {
 	c.DefaultDraft(jsonschema.Draft2020)
 	// No loader is set, so a $ref that leaves the document cannot be resolved,
 	// not to a URL and not to a file. The URL is a base for $ref "#/…" alone.
-	const base = "steno:///input"
+	const base = "steno:///schema"
 	if err := c.AddResource(base, doc); err != nil {
 		return nil, err
 	}
