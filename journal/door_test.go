@@ -109,7 +109,7 @@ func TestAStoreIsMadeOnceWithItsModesSet(t *testing.T) {
 	t.Cleanup(func() { f.Close() })
 	journaltest.Release(t, journaltest.Open(t, f, "s1"))
 	for name, want := range map[string]fs.FileMode{
-		".": 0o700, "sessions": 0o700, "sessions/s1": 0o700, "store": 0o600, "sessions/s1/000001.jsonl": 0o600, "holders": 0o700,
+		".": 0o700, "sessions": 0o700, "sessions/s1": 0o700, "store": 0o600, "secret": 0o600, "sessions/s1/000001.jsonl": 0o600, "holders": 0o700,
 	} {
 		fi, err := os.Stat(filepath.Join(dir, name))
 		must(t, err)
@@ -117,7 +117,7 @@ func TestAStoreIsMadeOnceWithItsModesSet(t *testing.T) {
 			t.Errorf("the mode of %s is %o, want %o", name, got, want)
 		}
 	}
-	if names, _ := os.ReadDir(dir); len(names) != 3 {
+	if names, _ := os.ReadDir(dir); len(names) != 4 {
 		t.Errorf("the store holds %v", names)
 	}
 	if names, _ := os.ReadDir(filepath.Join(dir, "holders")); len(names) != 0 {

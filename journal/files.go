@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"github.com/oklog/ulid/v2"
 	"io"
 	"io/fs"
 	"iter"
@@ -11,9 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
-
-	"github.com/oklog/ulid/v2"
 
 	"steno/lease"
 	"steno/schema"
@@ -141,7 +139,7 @@ func (f *Files) open(create bool) (err error) {
 	if f.place, err = f.sessions.Stat("."); err != nil {
 		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
 	}
-	b, err := f.readID()
+	b, err := f.readOwn("store", "the store's id", 2*ulid.EncodedSize, 0o022)
 	if err != nil {
 		return err
 	}
@@ -158,34 +156,9 @@ func (f *Files) open(create bool) (err error) {
 	return nil
 }
 
-// readID reads the file that holds the store's id, whatever stands there.
-func (f *Files) readID() ([]byte, error) {
-	failed := func(err error) error {
-		return schema.Errorf(schema.LogReadFailed, "the store's id cannot be read: %s", plain(err)).Cause(err)
-	}
-	fi, err := f.root.Lstat("store")
-	if err != nil {
-		return nil, failed(err)
-	}
-	if !fi.Mode().IsRegular() || fi.Mode().Perm()&0o022 != 0 {
-		return nil, schema.Errorf(schema.UnsafeStatePath, "the file that holds the store's id is no plain file of ours")
-	}
-	// Not blocking, since it may have become a FIFO meanwhile.
-	r, err := f.root.OpenFile("store", os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, failed(err)
-	}
-	defer r.Close()
-	b, err := io.ReadAll(io.LimitReader(r, 2*ulid.EncodedSize))
-	if err != nil {
-		return nil, failed(err)
-	}
-	return b, nil
-}
-
-// prepare makes the store's folders and its id, each only if it is missing, and
-// tries whether it can be written: that is better known before a session id is
-// handed out than at the first call.
+// prepare makes the store's folders, its id and its secret, each only if it is
+// missing, and tries whether it can be written: that is better known before a
+// session id is handed out than at the first call.
 func (f *Files) prepare() error {
 	failed := func(what string, err error) error {
 		return schema.Errorf(schema.LogWriteFailed, "the store cannot be written: %s: %s", what, plain(err)).
@@ -199,21 +172,11 @@ func (f *Files) prepare() error {
 	} else if !errors.Is(err, fs.ErrExist) {
 		return failed("its folders cannot be made", err)
 	}
-	tmp := ".store-" + ulid.Make().String()
-	t, err := f.root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return failed("a file cannot be made", err)
-	}
-	_, err = t.WriteString(NewID().String() + "\n")
-	err = errors.Join(err, t.Sync(), t.Close())
-	if err == nil {
-		// A link fails where the name is taken: the first id stays.
-		if err = f.root.Link(tmp, "store"); errors.Is(err, fs.ErrExist) {
-			err = nil
-		}
-	}
-	if err := errors.Join(err, f.root.Remove(tmp)); err != nil {
+	if err := f.lay("store", []byte(NewID().String()+"\n")); err != nil {
 		return failed("its id cannot be written", err)
+	}
+	if err := f.makeSecret(); err != nil {
+		return failed("its secret cannot be written", err)
 	}
 	d, err := f.root.Open(".")
 	if err == nil {

@@ -18,6 +18,12 @@ type Store interface {
 	// one store, and this is how they know.
 	ID() string
 
+	// Secret is what the keyed hashes in the store's records are made with: 32
+	// bytes, the same for all who share the store, for good. It belongs in no
+	// record, no answer and no export. NotFound: the store has none, which it
+	// gets when it is opened to be written; UnsafeStatePath: others may know it.
+	Secret() ([]byte, error)
+
 	// Writable tries whether the store can be written now; LogWriteFailed says
 	// why not. It costs a write and a sync, and leaves nothing.
 	Writable(ctx context.Context) error

@@ -3,6 +3,7 @@ package journaltest
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"io"
 	"iter"
 	"maps"
@@ -20,7 +21,8 @@ import (
 // that read thousands of damaged logs, and it is the second store that keeps
 // the suite from being about files.
 type Memory struct {
-	id string
+	id     string
+	secret []byte
 
 	mu       sync.Mutex
 	sessions map[string]map[uint64]*memorySegment
@@ -34,7 +36,9 @@ type memorySegment struct {
 
 // NewMemory makes an empty store.
 func NewMemory() *Memory {
-	return &Memory{id: ulid.Make().String(), sessions: map[string]map[uint64]*memorySegment{}, blobs: map[string][]byte{}}
+	secret := make([]byte, 32)
+	rand.Read(secret)
+	return &Memory{id: ulid.Make().String(), secret: secret, sessions: map[string]map[uint64]*memorySegment{}, blobs: map[string][]byte{}}
 }
 
 // Put makes a segment hold these bytes, with nobody holding its lock.
@@ -59,6 +63,9 @@ func (m *Memory) PutBlob(session, sha256 string, data []byte) {
 
 // ID is the store's id.
 func (m *Memory) ID() string { return m.id }
+
+// Secret is the store's secret.
+func (m *Memory) Secret() ([]byte, error) { return bytes.Clone(m.secret), nil }
 
 // Writable is nil: memory can always be written.
 func (m *Memory) Writable(context.Context) error { return nil }

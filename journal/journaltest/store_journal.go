@@ -365,3 +365,19 @@ func (s suite) removed() {
 	_, err = journal.Open(ctx, s.store, "s1", Options())
 	s.want(err, schema.AlreadyExists, "making it anew above a claim")
 }
+
+func (s suite) secret() {
+	first, err := s.store.Secret()
+	if err != nil || len(first) != 32 || bytes.Equal(first, make([]byte, 32)) {
+		s.Fatalf("the secret is %x, %v", first, err)
+	}
+	clear(first) // it is the caller's
+	second, err := s.store.Secret()
+	if err != nil {
+		s.Fatal(err)
+	}
+	third, err := s.store.Secret()
+	if err != nil || !bytes.Equal(second, third) || bytes.Equal(first, second) {
+		s.Errorf("the secret is now %x, %v, and was %x", third, err, second)
+	}
+}
