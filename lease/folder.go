@@ -121,26 +121,48 @@ func (s *Slot) forget() {
 	}
 }
 
-// folder gives a descriptor of the folder for a check. at says that it was opened
-// for that by its path, so that it is known to lead there; the caller closes it
-// then.
-func (s *Slot) folder() (fd int, at bool, err error) {
+// A view is how a check looks into a session's folder.
+type view struct {
+	fd     int    // of the folder, or of what prefix begins in
+	prefix string // of names, where there is no descriptor of the folder
+	opened bool   // for this check, by its path, so that it is known to lead there
+}
+
+func (v *view) close() {
+	if v.opened {
+		unix.Close(v.fd)
+	}
+}
+
+// view gives a view of the folder for a check, which closes it. Where this process
+// or the machine has no descriptor left, which says nothing of the session, the
+// check looks by the folder's path: before it, and again afterwards, that must lead
+// to the folder. Whoever has moved it away and back in between is not noticed.
+func (s *Slot) view() (v view, err error) {
 	d := s.dir
 	if !d.lean {
-		return d.fd(), false, nil
+		return view{fd: d.fd()}, nil
 	}
+	var fd int
 	for {
 		fd, err = unix.Open(d.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != unix.EINTR {
 			break
 		}
 	}
+	switch {
+	case err == nil:
+		v = view{fd: fd, opened: true}
+		err = unix.Fstat(fd, &s.seen)
+	case err == unix.EMFILE || err == unix.ENFILE:
+		v = view{fd: unix.AT_FDCWD, prefix: d.path + "/"}
+		err = s.lookAt(v.fd, d.path)
+	}
+	if err == nil && seenNode(&s.seen) != d.node {
+		err = errForeign
+	}
 	if err != nil {
-		return 0, false, err
+		v.close()
 	}
-	if err := unix.Fstat(fd, &s.seen); err != nil || seenNode(&s.seen) != d.node {
-		unix.Close(fd)
-		return 0, false, errForeign
-	}
-	return fd, true, nil
+	return v, err
 }

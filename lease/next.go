@@ -26,7 +26,7 @@ func (s *Slot) Next(header []byte, room int64) (*Slot, *Dir, error) {
 		return nil, nil, err
 	}
 	defer s.dir.leave()
-	if _, err := s.inPlace(s.dir.fd()); err != nil {
+	if _, err := s.inPlace(view{fd: s.dir.fd()}); err != nil {
 		return nil, nil, err
 	}
 	if err := s.onPath(false); err != nil {
@@ -67,9 +67,9 @@ func (d *Dir) again() (*Dir, error) {
 	return c, nil
 }
 
-// inPlace looks whether the segment is where we have it, in the open folder.
-func (s *Slot) inPlace(folder int) (size int64, err error) {
-	if err := s.lookAt(folder, s.name); err != nil || seenNode(&s.seen) != s.node {
+// inPlace looks whether the segment is where we have it, in its folder.
+func (s *Slot) inPlace(folder view) (size int64, err error) {
+	if err := s.lookAt(folder.fd, folder.prefix+s.name); err != nil || seenNode(&s.seen) != s.node {
 		return 0, s.lost("the segment is no longer at its name")
 	}
 	return s.seen.Size, nil

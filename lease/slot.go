@@ -321,21 +321,19 @@ func (s *Slot) checked(logged bool) error {
 }
 
 func (s *Slot) check(logged bool) error {
-	folder, at, err := s.folder()
+	folder, err := s.view()
 	if err != nil {
 		return s.lost("the session's folder is no longer at its name, or cannot be opened: " + Cause(err))
 	}
-	if at {
-		defer unix.Close(folder)
-	}
-	if err := s.lookAt(folder, s.after); err != unix.ENOENT {
+	defer folder.close()
+	if err := s.lookAt(folder.fd, folder.prefix+s.after); err != unix.ENOENT {
 		if err != nil {
 			return s.lost("the successor's slot cannot be looked at: " + Cause(err))
 		}
 		return s.lost(fmt.Sprintf("epoch %d has been claimed by another writer", s.epoch+1))
 	}
 	size, err := s.inPlace(folder)
-	if err == nil && !at {
+	if err == nil && !folder.opened {
 		err = s.onPath(logged)
 	}
 	if err != nil {
