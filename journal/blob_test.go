@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -509,11 +510,18 @@ func TestOpenBlobSaysSoWhenTheBytesAreNotThose(t *testing.T) {
 // At every step the disk may keep what it likes of what was not synced; a line
 // that was acknowledged has its blob.
 func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
-	store, faults := journaltest.Faulty(journaltest.Files(t))
+	journaltest.Either(t, everyStepOfABlob)
+}
+
+func everyStepOfABlob(t *testing.T, logged bool) {
+	store, faults := journaltest.FaultyEither(journaltest.Files(t), logged)
 	r := journaltest.Rand(journaltest.Seed(t), 0)
+	var mu sync.Mutex // a commit log passes its points beside all else
 	var told []schema.Head
 	steps, handed, sum := 0, false, cuts{}
 	faults.Each(func(point string) {
+		mu.Lock()
+		defer mu.Unlock()
 		steps++
 		disk := faults.Disk(t, store)
 		images := []journaltest.Image{disk.Random(r)}
@@ -523,7 +531,13 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 		bytes, names := disk.Lost()
 		for _, img := range images {
 			sum.add(handed, bytes, names)
-			l, err := journaltest.Read(img.Memory(), "s1", journal.ScanOptions{Blobs: true})
+			store, remove := journal.Store(img.Memory()), func() error { return nil }
+			if img.Logged() { // which only files have
+				files := img.Files(t)
+				store, remove = files, func() error { return errors.Join(files.Close(), os.RemoveAll(files.Dir())) }
+			}
+			l, err := journaltest.Read(store, "s1", journal.ScanOptions{Blobs: true})
+			must(t, remove())
 			if err != nil && len(told) > 0 || l.FirstError != nil || len(l.Missing(told)) > 0 {
 				t.Errorf("step %d, at %s: %v, %v, acknowledged and not there: %v", steps, point, err, l.FirstError, l.Missing(told))
 			}
@@ -534,12 +548,21 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 		var err error
 		j, err = journal.Open(ctx, store, "s1", journaltest.Options())
 		must(t, err)
+		mu.Lock()
+		defer mu.Unlock()
 		told = append(told, j.Head())
 	}
+	hand := func(now bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		handed = now
+	}
 	write := func(entries ...journal.Entry) {
-		handed = true
+		hand(true)
 		records, _ := j.Append(ctx, entries...)
-		handed = false
+		hand(false)
+		mu.Lock()
+		defer mu.Unlock()
 		for _, r := range records {
 			told = append(told, r.Head())
 		}
@@ -555,10 +578,12 @@ func TestPowerCutAtEveryStepOfABlob(t *testing.T) {
 	write(large(3), large(4))
 	must(t, j.Close())
 	faults.Each(nil)
+	mu.Lock()
+	defer mu.Unlock()
 	if steps < 30 {
 		t.Errorf("there were only %d steps", steps)
 	}
-	journaltest.Tried("power, at every step of blobs: %d steps, %s", steps, sum)
+	journaltest.Tried("power, at every step of blobs, commit log %t: %d steps, %s", logged, steps, sum)
 }
 
 // A writer that was forced out may wake up in the middle of a blob, with all

@@ -81,38 +81,76 @@ var cached = []struct {
 	}},
 }
 
+// The same with a commit log, whose keeper syncs the segments, or whoever ends.
+var cachedBehindALog = []struct {
+	name string
+	do   func(c *cutter)
+}{
+	{"a roll", func(c *cutter) {
+		j := c.open()
+		c.append(j)
+		c.faults.CacheSync(1, journaltest.ErrDisk)
+		for n := 0; j.Epoch() == 1; n++ {
+			if c.append(j); n == 1000 {
+				c.t.Fatal("it has not rolled")
+			}
+		}
+		c.append(j)
+	}},
+	{"a take-over", func(c *cutter) {
+		j := c.open()
+		c.append(j)
+		c.append(j)
+		c.faults.CacheSync(1, journaltest.ErrDisk)
+		must(c.t, j.Close())
+		c.append(c.open())
+	}},
+}
+
 // After a failed sync the page cache shows what the disk does not have, and the
 // next sync answers success. Whoever reads on from there drops the pages first:
 // nothing that is acknowledged stands on them.
 func TestPowerCutAfterTheCacheHasLied(t *testing.T) {
-	for _, w := range cached {
-		c := newCutter(t)
-		c.full = func() {}
-		c.everywhere(60)
-		w.do(c)
-		c.cut("at the end")
-		if len(c.wrong) > 0 {
-			t.Errorf("%s: %d of %d, the first: %s", w.name, len(c.wrong), c.all, c.wrong[0])
+	journaltest.Either(t, func(t *testing.T, logged bool) {
+		work := cached
+		if logged {
+			work = cachedBehindALog
 		}
-		if c.all < 20*len(journaltest.Cuts) {
-			t.Errorf("%s: there were only %d images", w.name, c.all)
+		for _, w := range work {
+			c := newCutterWith(t, logged)
+			c.full = func() {}
+			c.everywhere(60)
+			w.do(c)
+			c.cut("at the end")
+			if len(c.wrong) > 0 {
+				t.Errorf("%s: %d of %d, the first: %s", w.name, len(c.wrong), c.all, c.wrong[0])
+			}
+			if c.all < 20*len(journaltest.Cuts) {
+				t.Errorf("%s: there were only %d images", w.name, c.all)
+			}
+			journaltest.Tried("power, the cache has lied to %s, commit log %t: %s", w.name, logged, c.cuts)
 		}
-		journaltest.Tried("power, the cache has lied to %s: %s", w.name, c.cuts)
-	}
+	})
 }
 
 // Negative control: without the drop the same is noticed each time.
 func TestWithoutTheDropTheCacheIsBelieved(t *testing.T) {
-	for _, w := range cached {
-		c := newCutter(t)
-		c.full = func() {}
-		c.faults.LeaveOutDrop()
-		w.do(c)
-		c.cut("at the end")
-		if len(c.wrong) == 0 {
-			t.Errorf("%s: the pages were not dropped, and all is there after a power cut", w.name)
-		} else {
-			t.Logf("%s: %s", w.name, c.wrong[0])
+	journaltest.Either(t, func(t *testing.T, logged bool) {
+		work := cached
+		if logged {
+			work = cachedBehindALog
 		}
-	}
+		for _, w := range work {
+			c := newCutterWith(t, logged)
+			c.full = func() {}
+			c.faults.LeaveOutDrop()
+			w.do(c)
+			c.cut("at the end")
+			if len(c.wrong) == 0 {
+				t.Errorf("%s: the pages were not dropped, and all is there after a power cut", w.name)
+			} else {
+				t.Logf("%s: %s", w.name, c.wrong[0])
+			}
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -44,44 +45,62 @@ func TestAPowerCutWhileASessionIsPackedTakesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCutter(t)
-			c.acknowledged = begin(t, c.store)
-			c.handed = true
-			// Every step long, and otherwise some, but those that matter most always.
-			n, some := 0, journaltest.Amount(5, 2, 1)
-			c.faults.Each(func(point string) {
-				if n++; n%some == 0 || point == journaltest.Renamed || point == journaltest.Removed {
-					c.cut(point)
-				}
-			})
-			p := pack(t, c.store, "s1")
-			c.handed = false
-			c.acknowledged = append(c.acknowledged, p.Head)
-			c.faults.Each(nil)
-			c.cut("the end")
-			for _, w := range c.wrong {
-				t.Error(w)
-			}
-			if n < 40 || c.faults.Seen(journaltest.Renamed) == 0 || c.faults.Seen(journaltest.Removed) < 6 {
-				t.Errorf("the power was cut at %d points only", n)
-			}
-			journaltest.Tried("power, while a session is packed %s: %s", name, c.cuts)
+			journaltest.Either(t, func(t *testing.T, logged bool) { cutWhilePacked(t, name, begin, logged) })
 		})
 	}
+}
+
+func cutWhilePacked(t *testing.T, name string, begin func(t *testing.T, store *journal.Files) []schema.Head, logged bool) {
+	c := newCutterWith(t, logged)
+	c.acknowledged = begin(t, c.store)
+	if logged { // a writer that dies, and of whose lines the commit log alone has the last
+		j := c.open()
+		c.append(j)
+		c.faults.CacheSync(1, journaltest.ErrDisk)
+		must(t, j.Close())
+	}
+	c.hand(true)
+	// Every step long, and otherwise some, but those that matter most always.
+	var n atomic.Int64
+	some := int64(journaltest.Amount(5, 2, 1))
+	if logged {
+		some = int64(journaltest.Amount(10, 3, 1))
+	}
+	c.faults.Each(func(point string) {
+		if n.Add(1)%some == 0 || point == journaltest.Renamed || point == journaltest.Removed {
+			c.cut(point)
+		}
+	})
+	p := pack(t, c.store, "s1")
+	c.hand(false)
+	c.tell(p.Head)
+	c.faults.Each(nil)
+	c.cut("the end")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.wrong {
+		t.Error(w)
+	}
+	if n.Load() < 40 || c.faults.Seen(journaltest.Renamed) == 0 || c.faults.Seen(journaltest.Removed) < 6 {
+		t.Errorf("the power was cut at %d points only", n.Load())
+	}
+	journaltest.Tried("power, while a session is packed %s, commit log %t: %s", name, logged, c.cuts)
 }
 
 // Without the syncs, or with the removals before them, the same must lose
 // something.
 func TestThePowerCutNoticesAnArchiveThatIsNotSynced(t *testing.T) {
 	t.Parallel()
-	c := newCutter(t)
-	c.acknowledged = grown(t, c.store, "s1", 2)
-	c.faults.LeaveOutSync()
-	pack(t, c.store, "s1")
-	c.cut("the end")
-	if len(c.wrong) == 0 {
-		t.Error("nothing was synced, and nothing is missing after a power cut")
-	}
+	journaltest.Either(t, func(t *testing.T, logged bool) {
+		c := newCutterWith(t, logged)
+		c.acknowledged = grown(t, c.store, "s1", 2)
+		c.faults.LeaveOutSync()
+		pack(t, c.store, "s1")
+		c.cut("the end")
+		if len(c.wrong) == 0 {
+			t.Error("nothing was synced, and nothing is missing after a power cut")
+		}
+	})
 }
 
 // Packing is what a child does in the role "packer": it packs, or removes, and

@@ -28,19 +28,27 @@ import (
 // roll refuses to go on behind a line that the disk has lost.
 // The journal of the file system has its room beforehand; without it the file
 // system would become read-only, and nothing could go on.
+//
+// With a commit log it is the same, but the sync is that of its keeper, in the
+// background, or of a log that is made, and what the disk has lied about may be
+// all lines that such a sync was for.
 func TestRealSyncFails(t *testing.T) {
 	if why := imagesMissing(); why != "" {
 		journaltest.Tried("a real failed sync: SKIPPED: %s", why)
 		return
 	}
 	seed := journaltest.Seed(t)
+	journaltest.Either(t, func(t *testing.T, logged bool) { realSyncFails(t, seed, logged) })
+}
+
+func realSyncFails(t *testing.T, seed uint64, logged bool) {
 	var sum syncRound
 	rounds := 0
 	// A full disk is most often found by a sync; where it was found by a write,
 	// other rounds follow.
 	for least := journaltest.Amount(1, 10, 200); rounds < least || (sum.failed == 0 || sum.rolled == 0) && rounds < least+30; rounds++ {
-		s := syncRound{t: t, goesOn: rounds%2 == 0}
-		s.run(journaltest.Rand(seed, "full", rounds).IntN)
+		s := syncRound{t: t, logged: logged, goesOn: rounds%2 == 0}
+		s.run(journaltest.Rand(seed, "full", rounds, logged).IntN)
 		sum.told, sum.failed, sum.lied, sum.rolled = sum.told+s.told, sum.failed+s.failed, sum.lied+s.lied, sum.rolled+s.rolled
 		if t.Failed() {
 			t.Logf("in round %d", rounds)
@@ -50,13 +58,14 @@ func TestRealSyncFails(t *testing.T) {
 	if (sum.failed == 0 || sum.rolled == 0) && !t.Failed() {
 		t.Errorf("%d syncs have failed, and %d records came after a roll", sum.failed, sum.rolled)
 	}
-	journaltest.Tried("a real failed sync: %d rounds, %d failed in a sync, %d acknowledged records, %d of them after a roll, %d gone since the disk had lied, each missed with its head, seed %d",
-		rounds, sum.failed, sum.told, sum.rolled, sum.lied, seed)
+	journaltest.Tried("a real failed sync, commit log %t: %d rounds, %d failed in a sync, %d acknowledged records, %d of them after a roll, %d gone since the disk had lied, each missed with its head, seed %d",
+		logged, rounds, sum.failed, sum.told, sum.rolled, sum.lied, seed)
 }
 
 // syncRound fills one disk.
 type syncRound struct {
 	t                          *testing.T
+	logged                     bool
 	goesOn                     bool // there is room again while the writer waits, and not after it has given up
 	told, failed, lied, rolled int
 }
@@ -89,7 +98,9 @@ func (s *syncRound) run(intN func(int) int) {
 	must(t, mounted(t, "ext4", image, func(dir string) {
 		store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
 		must(t, err)
-		store = store.WithoutLog()
+		if !s.logged {
+			store = store.WithoutLog()
+		}
 		defer store.Close()
 		opt := journaltest.Options()
 		opt.Waiting = func(full error) {
@@ -148,25 +159,28 @@ func (s *syncRound) run(intN func(int) int) {
 	must(t, mounted(t, "ext4", image, func(dir string) { // from the disk
 		store, err := journal.OpenFiles(filepath.Join(dir, "store"), true)
 		must(t, err)
-		store = store.WithoutLog()
+		if !s.logged {
+			store = store.WithoutLog()
+		}
 		defer store.Close()
 		l, err := journaltest.Read(store, "s1", journal.ScanOptions{})
 		must(t, err)
 		gone := l.Missing(acknowledged)
 		s.lied = len(gone)
-		for _, h := range gone {
+		for i, h := range gone {
 			to, err := journaltest.Read(store, "s1", journal.ScanOptions{Head: h})
 			if must(t, err); to.FirstError == nil {
 				t.Errorf("%v is gone, and whoever has kept it is not told", h)
 			}
-			if h != edge {
-				t.Errorf("%v is gone; %v was the last before the disk was full", h, edge)
+			// Nobody has lost what came before, nor what is in no such sync.
+			if last := gone[len(gone)-1]; h.Epoch != edge.Epoch || h.Seq != gone[0].Seq+uint64(i) || !s.logged && last != edge {
+				t.Errorf("%v are gone; %v was the last before the disk was full", gone, edge)
 			}
 		}
 		// A later line may say that the one that is gone was durable: then it is
 		// damage, of that line and of no other.
 		for _, f := range l.Findings {
-			if f.Severity == schema.SeverityError && (len(gone) == 0 || f.Segment != edge.Epoch || f.LastGoodSeq != edge.Seq-1) {
+			if f.Severity == schema.SeverityError && (len(gone) == 0 || f.Segment != edge.Epoch || f.LastGoodSeq != gone[0].Seq-1) {
 				t.Errorf("gone are %v, and damaged is %+v", gone, f)
 			}
 		}
