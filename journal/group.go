@@ -116,7 +116,9 @@ func (j *Journal) share(parts []*part) {
 			all, group = batch{}, group[:0]
 		}
 		p.batch, p.err = j.encode(context.Background(), p.entries, &all)
-		if len(p.batch.known) > 0 && len(group) > 0 { // what is to be written is behind its beginning
+		// What is to be written is behind its beginning; a line may be too long only
+		// with what it has to say behind others.
+		if (len(p.batch.known) > 0 || errors.Is(p.err, schema.LineTooLong)) && len(group) > 0 {
 			j.write(all, group)
 			all, group = batch{}, group[:0]
 			p.batch, p.err = j.encode(context.Background(), p.entries, &all)
@@ -185,9 +187,13 @@ func (j *Journal) write(all batch, parts []*part) {
 		told, kept, err = j.goOn(ctx, all, err)
 		cancel()
 	}
-	for _, p := range parts {
+	for i, p := range parts {
 		n := len(p.batch.records)
 		mine := told[:min(n, len(told))]
+		if len(mine) < n && errors.Is(err, schema.LineTooLong) { // one of them, in the epoch that the roll has begun
+			j.anew(parts[i:])
+			return
+		}
 		if len(mine) < n {
 			outcome := Unknown.String()
 			if kept >= 0 {
@@ -208,6 +214,19 @@ func (j *Journal) write(all batch, parts []*part) {
 		}
 		p.finish(mine)
 	}
+}
+
+// anew writes parts that a roll has not: those of which a line is too long with
+// the larger numbers are refused, and the others are not. The events keep their
+// ids, so that what is recorded of the first of them is known.
+func (j *Journal) anew(parts []*part) {
+	for _, p := range parts {
+		p.entries = slices.Clone(p.entries)
+		for i, n := range p.batch.records {
+			p.entries[len(p.batch.known)+i].ID = n.ID
+		}
+	}
+	j.share(parts)
 }
 
 // done moves the state by what is durable, and tells of it. The lane keeps the

@@ -127,7 +127,8 @@ func (j *Journal) Err() error {
 // over MaxLine (LineTooLong) change nothing, and neither does a blob that
 // cannot be stored (LogWriteFailed, UnsafeStatePath): the journal goes on. So it
 // does where a line is too long only with the numbers of a new epoch, into which
-// it rolled; then details.outcome may be recorded_in_part, as below.
+// it rolled: details.outcome is recorded_in_part then if the roll has found the
+// beginning of the batch on the disk. No other append is refused by that.
 //
 // Entries whose ids are recorded are not written again. Where they are the
 // beginning of the batch and the end of the log, which is what a writer leaves
@@ -231,8 +232,8 @@ func (j *Journal) encode(ctx context.Context, entries []Entry, before *batch) (b
 		lines = e.Append(lines)
 		records[i].Line, prev = lines[at:len(lines)-1:len(lines)-1], e.Sum
 		if n := len(records[i].Line); n > schema.MaxLine {
-			return batch{}, schema.Errorf(schema.LineTooLong, "%s would be a line of %d bytes; the limit is %d", in.Type, n, schema.MaxLine).
-				With("session", j.session).With("bytes", n).With("limit", schema.MaxLine)
+			return batch{known: known}, schema.Errorf(schema.LineTooLong, "%s would be a line of %d bytes; the limit is %d", in.Type, n, schema.MaxLine).
+				With("session", j.session).With("bytes", n).With("limit", schema.MaxLine).With("outcome", outcomeOf(len(known), len(known)+len(entries)))
 		}
 		fresh = append(fresh, *e)
 		fresh[i].Read(r.fields[i]) // once, to be checked and applied

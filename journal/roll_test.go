@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -290,6 +291,19 @@ func TestARollRefusesWhatItHasNotWritten(t *testing.T) {
 	}
 }
 
+// padded is a note whose line, behind others of its append, is exactly as long as a
+// line may be, while its numbers have one digit.
+func padded(t *testing.T, store *journal.Files, others int) journal.Entry {
+	t.Helper()
+	pad := func(text string) journal.Entry { // under a key whose values stay in the line
+		var o schema.Object
+		return journal.Entry{Type: schema.TypeNote, Data: o.Text("pad", text).Bytes()}
+	}
+	appended := append(slices.Repeat([]journal.Entry{journaltest.Note("x")}, others), pad(""))
+	around := len(journaltest.Append(t, journaltest.Open(t, store, "s2"), appended...)[others].Line)
+	return pad(strings.Repeat("x", schema.MaxLine-around))
+}
+
 // Whatever is larger after the roll is told so, and the journal goes on.
 func TestALineThatGrowsOverTheLimitInARoll(t *testing.T) {
 	store, faults := journaltest.Faulty(journaltest.Files(t))
@@ -297,17 +311,76 @@ func TestALineThatGrowsOverTheLimitInARoll(t *testing.T) {
 	for range 6 { // the next is 9; after a seal it is 10
 		journaltest.Append(t, j, journaltest.Note("x"))
 	}
-	pad := func(text string) journal.Entry { // under a key whose values stay in the line
-		var o schema.Object
-		return journal.Entry{Type: schema.TypeNote, Data: o.Text("pad", text).Bytes()}
-	}
-	around := len(journaltest.Append(t, journaltest.Open(t, store, "s2"), pad(""))[0].Line)
+	e := padded(t, store, 0)
 	faults.FailWrite(1, journaltest.ErrDisk)
-	_, err := j.Append(ctx, pad(strings.Repeat("x", schema.MaxLine-around)))
+	_, err := j.Append(ctx, e)
 	if !errors.Is(err, schema.LineTooLong) || schema.AsError(err).Details["outcome"] != "not_stored" || j.Err() != nil {
 		t.Fatalf("got %v with %v", err, schema.AsError(err).Details)
 	}
 	journaltest.Append(t, j, journaltest.Note("goes on"))
+}
+
+// It refuses nobody else: who shared its write is recorded, once, however much of
+// it the roll has found on the disk.
+func TestALineThatGrowsOverTheLimitRefusesNoOther(t *testing.T) {
+	for name, c := range map[string]struct {
+		before  []int // notes of each append; the last has the line that grows, too
+		kept    int   // notes that the failed write has stored
+		outcome string
+	}{
+		"an append of its own, nothing is found":   {[]int{1, 2, 0}, 0, "recorded"}, // for then it need not say what is durable
+		"an append of its own, another is in part": {[]int{1, 2, 0}, 2, "recorded"},
+		"behind others of its append":              {[]int{1, 2}, 0, "not_stored"},
+		"behind others, of which one is found":     {[]int{1, 2}, 2, "recorded_in_part"},
+		"behind others, of which all are found":    {[]int{1, 2}, 3, "recorded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, faults := journaltest.Faulty(journaltest.Files(t))
+			j := journaltest.Open(t, store, "s1")
+			note, shared := journaltest.Note("x"), 0
+			var appends [][]journal.Entry
+			for _, n := range c.before {
+				appends, shared = append(appends, slices.Repeat([]journal.Entry{note}, n)), shared+n
+			}
+			last := len(appends) - 1
+			appends[last] = append(appends[last], padded(t, store, 1))
+			line := 0
+			for range 5 - shared { // so that with one under way its number is 9, and 10 after a seal
+				line = len(journaltest.Append(t, j, note)[0].Line) + 1
+			}
+			records, errs := together(t, j, faults, func() { faults.ShortWrite(1, c.kept*line+line/2, journaltest.ErrDisk) }, appends...)
+			for i := range appends {
+				if i == last && c.outcome != "recorded" {
+					if err := schema.AsError(errs[i]); err == nil || err.Kind != schema.LineTooLong || err.Details["outcome"] != c.outcome {
+						t.Errorf("the one with the long line gives %v, %+v", records[i], err)
+					}
+				} else if errs[i] != nil || len(records[i]) != len(appends[i]) {
+					t.Errorf("append %d gives %d records, %v", i, len(records[i]), errs[i])
+				}
+			}
+			if j.Epoch() != 2 {
+				t.Errorf("the epoch is %d", j.Epoch())
+			}
+			journaltest.Append(t, j, note)
+			l := journaltest.Verify(t, store, "s1")
+			want := 2 + 5 - shared + 1 + shared + 1 + 1 + 1 // the beginning, the notes, the long one, a seal, a note
+			switch c.outcome {
+			case "not_stored":
+				want -= 1 + c.before[last]
+			case "recorded_in_part":
+				want -= 1 + 1
+			}
+			if len(l.Events) != want {
+				t.Errorf("there are %d events, want %d", len(l.Events), want)
+			}
+			for _, r := range slices.Concat(records...) {
+				if e := l.Events[r.Seq-1]; e.Head() != r.Head() {
+					t.Errorf("event %d is %v, and was told to be %v", r.Seq, e.Head(), r.Head())
+				}
+			}
+		})
+	}
 }
 
 // A disk that has answered success for a line and lost it shows that once its
