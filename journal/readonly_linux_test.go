@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -157,6 +158,57 @@ func TestASegmentOfAnotherUserIsUnsafe(t *testing.T) {
 		}
 		if err := do(); !errors.Is(err, schema.UnsafeStatePath) {
 			t.Errorf("%s gives %v", look, err)
+		}
+	}
+}
+
+// Whoever has no right to read the commit logs is told so, where one could have
+// more of a session than is shown.
+func TestACommitLogThatMayNotBeReadIsSaidToBeMissing(t *testing.T) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	fill(t, store.Dir())
+	j := journaltest.Open(t, store.WithoutLog(), "live") // which makes no more files meanwhile
+	journaltest.Append(t, j, journaltest.Note("x"))
+	seen, err := journal.OpenFiles(store.Dir(), false)
+	must(t, err)
+	defer seen.Close()
+	must(t, filepath.WalkDir(store.Dir(), func(path string, e os.DirEntry, err error) error {
+		mode := map[bool]os.FileMode{true: 0o755, false: 0o644}[e.IsDir()]
+		return errors.Join(err, os.Chmod(path, mode))
+	}))
+	findings := func(session string) (found []schema.Finding) {
+		t.Helper()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if os.Geteuid() == 0 { // of this thread, which ends with this function
+				runtime.LockOSThread()
+				if err := unix.Setfsuid(65534); err != nil {
+					t.Error(err)
+				}
+			}
+			l, err := journaltest.Read(seen, session, journal.ScanOptions{})
+			if err != nil || l.FirstError != nil || len(l.Events) < 3 {
+				t.Errorf("session %s: %d events, %v, %v", session, len(l.Events), l.FirstError, err)
+			}
+			found = l.Findings
+		}()
+		<-done
+		return found
+	}
+	for _, session := range []string{"released", "dead", "live"} {
+		if found := findings(session); len(found) > 0 {
+			t.Errorf("with the right to read all of it session %s has %+v", session, found)
+		}
+	}
+	must(t, os.Chmod(filepath.Join(store.Dir(), "holders"), 0))
+	defer os.Chmod(filepath.Join(store.Dir(), "holders"), 0o700)
+	for session, want := range map[string]int{"released": 0, "dead": 1, "live": 1} {
+		found := findings(session)
+		if len(found) != want || want == 1 && (found[0].Kind != schema.LogReadFailed || found[0].Severity != schema.SeverityNotice ||
+			found[0].Segment != 1 || found[0].Offset == 0 || !strings.Contains(found[0].Detail, "commit log")) {
+			t.Errorf("without it session %s has %+v", session, found)
 		}
 	}
 }

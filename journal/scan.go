@@ -137,6 +137,7 @@ type segment struct {
 	size       int64       // with the tail
 	tail       *lease.Tail // what the commit log has of it, nil if nothing more
 	tailLine   int         // the number of the line at which that begins
+	unseen     bool        // the commit log may not be read
 	headerErr  error       // a Reason or UnsupportedSchemaVersion
 	claim      string      // its claim's sum, if that can be read
 	holder     string      // whom it names

@@ -59,6 +59,9 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 	if g.tail != nil {
 		s.replaced(ctx, g)
 	}
+	if g.unseen {
+		s.overlooked(ctx, g)
+	}
 }
 
 // behind names what stands behind the bytes that a later seal trusts.

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 
 	"steno/lease"
 	"steno/schema"
@@ -23,10 +24,22 @@ func (s *Scan) lay(ctx context.Context) (err error) {
 	if !noted {
 		size = -1
 	}
-	if g.tail, err = s.store.Tail(ctx, s.session, g.epoch, g.holder, size); g.tail != nil {
+	g.tail, err = s.store.Tail(ctx, s.session, g.epoch, g.holder, size)
+	if !noted && errors.Is(err, fs.ErrPermission) { // whoever may only read sees what the segment has
+		g.unseen, err = true, nil
+	}
+	if g.tail != nil {
 		g.size = g.tail.End()
 	}
 	return err
+}
+
+// overlooked says that there may be more behind a segment.
+func (s *Scan) overlooked(ctx context.Context, g *segment) {
+	nothing := sha256.Sum256(nil)
+	s.found(ctx, schema.Finding{Segment: g.epoch, Offset: g.size, SHA256: hex.EncodeToString(nothing[:]),
+		Detail: "the commit log of its holder may not be read by this user: after a power cut it may have lines that the segment has not; look again as a user who may read the folder holders"},
+		schema.LogReadFailed, false)
 }
 
 // fileSize is the size of the segment's file, as far as it was looked at.

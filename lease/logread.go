@@ -74,7 +74,7 @@ func (files indexed) close() {
 // file differs or ends before it; nil if it does neither. Of the file only the
 // first size bytes are believed, all of them if size is negative. Who wrote the
 // segment must be known to have sealed it, and nobody to have sealed one after
-// it: a durable seal is final.
+// it: a durable seal is final. fs.ErrPermission: the log may not be read.
 func (d *Dir) Tail(holders *Holders, holder string, epoch uint64, size int64) (*Tail, error) {
 	file, err := d.OpenSegment(epoch)
 	if err != nil {
@@ -83,9 +83,6 @@ func (d *Dir) Tail(holders *Holders, holder string, epoch uint64, size int64) (*
 	defer file.Close()
 	for range 10 {
 		t, again, err := holders.tail(holder, epochOf{d.name, epoch}, file, size)
-		if size < 0 && errors.Is(err, fs.ErrPermission) {
-			return nil, nil // whoever may only read sees what the segment has
-		}
 		if err != nil || !again {
 			return t, err
 		}
