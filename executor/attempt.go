@@ -13,16 +13,16 @@ import (
 )
 
 // start records the start of an attempt together with what must be durable
-// before it.
-func (s *session) start(req *Request, attempt uint64, call, decision bool) (replay.Attempt, error) {
+// before it: the call, and what allows it unless that is recorded.
+func (s *session) start(req *Request, attempt uint64, call bool, allowed *decision) (replay.Attempt, error) {
 	d := desks.Get().(*desk)
 	defer d.back()
 	entries := make([]journal.Entry, 0, 3)
 	if call {
 		entries = append(entries, req.entry(d))
 	}
-	if decision {
-		entries = append(entries, req.decided(d))
+	if allowed != nil {
+		entries = append(entries, allowed.entry(d, req))
 	}
 	o := d.object()
 	o.Grow(len(req.CallID)+128).Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
@@ -83,16 +83,20 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 	return res, err
 }
 
-// finish records a result, and the call before it if it is new, and answers.
+// finish records a result, before it the call if it is new and what decided that
+// it does not run, and answers.
 // From here on the outcome is known to this process only until the append
 // returns.
 func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (Answer, error) {
 	s.x.inspect(req, &out)
 	d := desks.Get().(*desk)
 	defer d.back()
-	entries := make([]journal.Entry, 0, 2)
+	entries := make([]journal.Entry, 0, 3)
 	if call {
 		entries = append(entries, req.entry(d))
+	}
+	if out.decided != nil {
+		entries = append(entries, out.decided.entry(d, req))
 	}
 	r, err := s.append(append(entries, out.record(d, req, attempt))...)
 	if err != nil {

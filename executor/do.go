@@ -109,17 +109,17 @@ func (s *session) run(f *flight) (Answer, error) {
 	if known != nil {
 		return s.resume(f, known)
 	}
-	tool, refusal := s.admit(req)
+	a, refusal := s.gate(req)
 	if refusal != nil {
 		// A refused call is in the log too: the call, and why it did not run.
-		return s.finish(req, 0, s.verdict(Result{}, refusal), true)
+		return s.finish(req, 0, s.refused(a, refusal), true)
 	}
-	attempt, err := s.start(req, 1, true, true)
+	attempt, err := s.start(req, 1, true, &a.decision)
 	if err != nil {
 		return Answer{}, err
 	}
 	f.hasBegun()
-	return s.call(req, tool, attempt)
+	return s.call(req, a.tool, attempt)
 }
 
 // known gives what is recorded of a call, as a copy; CallConflict if the

@@ -42,6 +42,8 @@ type Config struct {
 	Prefix string
 	// Queue also serves the queue door, which needs JetStream.
 	Queue bool
+	// Policy says which calls may run; nil lets every valid one.
+	Policy *Policy
 	// Protect names folders that no tool may see or touch: the store's.
 	Protect []string
 	// MaxCalls bounds the calls that run or wait in this process; more are

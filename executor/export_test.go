@@ -1,7 +1,11 @@
 package executor
 
 import (
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/schema"
 )
@@ -55,6 +59,30 @@ func SetRetryFirst(x *Executor, d time.Duration) { x.retryFirst = d }
 
 // SetPatience makes a client give up sooner where nobody is there.
 func SetPatience(c *Client, d time.Duration) { c.patience = d }
+
+// Decide is what a policy says of a call, in words.
+func Decide(p *Policy, t Tool, args string) string {
+	d := p.decide(question{&t, jsontext.Value(args)})
+	word := string(d.kind)
+	if d.allow {
+		word = "allow"
+	}
+	return strings.TrimSpace(strings.Join([]string{word, d.gate, d.by, d.rule}, " "))
+}
+
+// Fits reports whether a policy has a rule that does this and fits the call.
+func Fits(p *Policy, do string, t Tool, args string) bool {
+	return slices.ContainsFunc(p.rules, func(r rule) bool {
+		return r.do == doWords[do] && r.named(t.Name) && r.fits(&question{&t, jsontext.Value(args)})
+	})
+}
+
+// Backwards is the policy with its rules in the other order.
+func Backwards(p *Policy) *Policy {
+	back := &Policy{mode: p.mode, rules: slices.Clone(p.rules), allow: p.allow, hash: p.hash}
+	slices.Reverse(back.rules)
+	return back
+}
 
 // Disposition says what becomes of a delivery whose call ended in an error of
 // this kind, "" for a recorded result.

@@ -1,14 +1,70 @@
 package executor
 
-// admit says whether a call may run: the tool exists and the arguments fit.
-// Phases, tiers, paths and policy have their place here.
-func (s *session) admit(req *Request) (Tool, error) {
+import (
+	"steno/replay"
+	"steno/schema"
+)
+
+// admitted is what the gate says of a call.
+type admitted struct {
+	tool     Tool
+	decision decision // none where the call was refused before anything was decided
+}
+
+// gate says whether a call may run, and why not: the tool exists, the arguments
+// fit, and the policy allows it. What it decides is recorded before the tool
+// runs, or with the result that says why it does not.
+func (s *session) gate(req *Request) (admitted, error) {
 	if req.lost != nil { // it must not run with what is left of its arguments
-		return Tool{}, req.lost
+		return admitted{}, req.lost
 	}
 	e, err := s.x.cfg.Tools.lookup(req.Name)
 	if err != nil {
-		return Tool{}, err
+		return admitted{}, err
 	}
-	return e.tool, e.fits(req.Args, readSound)
+	if err := e.fits(req.Args, readSound); err != nil {
+		return admitted{}, err
+	}
+	a := admitted{tool: e.tool}
+	if a.decision = s.x.cfg.Policy.decide(question{&e.tool, req.Args}); !a.decision.allow {
+		return a, a.decision.refusal(e.tool.Name)
+	}
+	return a, nil
+}
+
+// refused is what becomes of a call that the gate does not let through.
+func (s *session) refused(a admitted, refusal error) verdict {
+	v := s.verdict(Result{}, refusal)
+	if a.decision.gate != "" {
+		v.decided = &a.decision
+	}
+	return v
+}
+
+// regate asks the gate about a call that an earlier writer has recorded and
+// left without a result. A denial that is recorded stands, whatever the gate
+// says now; before an allow that is recorded stands what the gate says now.
+func (s *session) regate(req *Request, c *replay.Call) (a admitted, decided *decision, refusal error) {
+	a, refusal = s.gate(req)
+	if len(c.Decisions) == 0 {
+		return a, &a.decision, refusal
+	}
+	last := c.Decisions[len(c.Decisions)-1]
+	if last.Decision == "deny" {
+		kind := schema.PermissionDenied
+		switch last.Gate {
+		case "mode":
+			kind = schema.WritePolicyDenied
+		case "tier":
+			kind = schema.TierDenied
+		case "approval":
+			kind = schema.ApprovalDenied
+		}
+		recorded := decision{kind: kind, rule: last.Rule, reason: "the call was denied before"}
+		return admitted{tool: a.tool}, nil, recorded.refusal(req.Name)
+	}
+	if refusal == nil && a.decision.policy == "" && last.Gate == a.decision.gate {
+		return a, nil, nil // it says what is recorded
+	}
+	return a, &a.decision, refusal
 }

@@ -235,14 +235,6 @@ func (r *Request) entry(d *desk) journal.Entry {
 	return journal.Entry{Type: schema.TypeToolCall, Data: d.done(&o)}
 }
 
-// decided is the permission_decision of a call. There is no policy yet: every
-// valid call is allowed by the mode.
-func (r *Request) decided(d *desk) journal.Entry {
-	o := d.object()
-	o.Grow(len(r.CallID)+192).Text("call_id", r.CallID).Text("decision", "allow").Text("gate", "mode").Text("by", "auto").Text("args_sha256", r.sum)
-	return journal.Entry{Type: schema.TypeDecision, Data: d.done(&o)}
-}
-
 // OpenRequest asks for a session. It is idempotent by id: a session that is
 // there stays as it is.
 type OpenRequest struct {

@@ -16,8 +16,9 @@ type verdict struct {
 	result    Result
 	err       error // instead of a result
 	duration  time.Duration
-	synthetic bool // nobody knows; the record says so
-	replaced  int  // U+FFFD that inspect put in
+	synthetic bool      // nobody knows; the record says so
+	decided   *decision // why it does not run, if that is still to be recorded
+	replaced  int       // U+FFFD that inspect put in
 }
 
 func (s *session) verdict(r Result, err error) verdict {

@@ -83,20 +83,24 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 // resume goes on with a call that is recorded and has no result.
 func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	req := f.call
-	tool, refusal := s.admit(req)
+	a, decided, refusal := s.regate(req, c)
 	last := lastAttempt(c)
 	switch {
-	case last > 0 && (refusal != nil || !tool.Repeatable && !c.DryRun):
-		return s.finish(req, last, s.interrupted(), false)
+	case last > 0 && (refusal != nil || !a.tool.Repeatable && !c.DryRun):
+		v := s.interrupted()
+		if refusal != nil {
+			v.decided = s.refused(a, refusal).decided
+		}
+		return s.finish(req, last, v, false)
 	case refusal != nil:
-		return s.finish(req, 0, s.verdict(Result{}, refusal), false)
+		return s.finish(req, 0, s.refused(a, refusal), false)
 	}
-	attempt, err := s.start(req, last+1, false, len(c.Decisions) == 0)
+	attempt, err := s.start(req, last+1, false, decided)
 	if err != nil {
 		return Answer{}, err
 	}
 	f.hasBegun()
-	return s.call(req, tool, attempt)
+	return s.call(req, a.tool, attempt)
 }
 
 // lastAttempt is the newest attempt of a call without a result, 0 if it has

@@ -40,8 +40,9 @@ func BenchmarkSteps(b *testing.B) {
 	x := &Executor{}
 	x.cfg.Holder.ID = journal.NewID().String()
 	out := verdict{result: Result{OK: true, Output: strings.Repeat("r", 1<<10)}, duration: time.Millisecond}
+	allowed := (*Policy)(nil).decide(question{&tool.tool, req.Args})
 	data := func(before, after *desk) [4]journal.Entry {
-		e := [4]journal.Entry{req.entry(before), req.decided(before), {Type: schema.TypeToolStarted}, out.record(after, &req, 1)}
+		e := [4]journal.Entry{req.entry(before), allowed.entry(before, &req), {Type: schema.TypeToolStarted}, out.record(after, &req, 1)}
 		o := before.object()
 		e[2].Data = before.done(o.Text("call_id", req.CallID).Uint("attempt", 1).Text("executor", x.cfg.Holder.ID))
 		return e
@@ -64,6 +65,20 @@ func BenchmarkSteps(b *testing.B) {
 			}
 			if err != nil {
 				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("policy", func(b *testing.B) {
+		b.ReportAllocs()
+		p, err := ParsePolicy([]byte("version: 1\nmode: auto\nrules:\n" +
+			"  - {name: a, do: deny, tool: bash}\n  - {name: b, do: deny, argument: {pointer: /text, matches: 'git +push'}}\n" +
+			"  - {name: c, do: ask, tool: 'deploy_*'}\n  - {name: d, do: allow, tool: '*', tier: 1}\n"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			if d := p.decide(question{&tool.tool, req.Args}); !d.allow {
+				b.Fatal(d)
 			}
 		}
 	})

@@ -91,6 +91,7 @@ type app struct {
 	format string
 	nats   string
 	noLog  bool
+	policy string // the file of --policy
 }
 
 func (a *app) root() *cobra.Command {
@@ -255,6 +256,29 @@ func (a *app) store(create bool) (*journal.Files, error) {
 // logFlag lets a command that writes a lot do without the commit log.
 func (a *app) logFlag(c *cobra.Command) {
 	c.Flags().BoolVar(&a.noLog, "no-commit-log", false, "sync the session's file at each append, in place of one log for all sessions")
+}
+
+// policyFlag lets a command that may run tools say which calls may run.
+func (a *app) policyFlag(c *cobra.Command) {
+	c.Flags().StringVar(&a.policy, "policy", "", "a policy: a YAML file that says which calls may run; the README has its form")
+}
+
+// readPolicy reads the file of --policy; nil without one.
+func (a *app) readPolicy() (*executor.Policy, error) {
+	if a.policy == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(a.policy)
+	if err != nil {
+		return nil, schema.Errorf(schema.InvalidConfig, "the policy cannot be read: %s", a.policy).With("next", "check the path of --policy").Cause(err)
+	}
+	p, err := executor.ParsePolicy(b)
+	if err != nil {
+		e := schema.AsError(err)
+		e.Message = a.policy + ": " + e.Message
+		return nil, e.With("next", "mend the file; the README has its form")
+	}
+	return p, nil
 }
 
 // reader opens the store for a command that reads logs through. What it keeps

@@ -46,6 +46,7 @@ func (a *app) serveCommand() *cobra.Command {
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:4222", "where the embedded server listens; port 0 takes a free one")
 	c.Flags().IntVar(&sessions, "sessions", 1000, "how many sessions to hold; above, those that nobody uses are released, the least recently used first")
 	a.logFlag(c)
+	a.policyFlag(c)
 	c.Flags().DurationVar(&wait, "grace", grace, "how long running tools have after SIGTERM")
 	return c
 }

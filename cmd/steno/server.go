@@ -179,6 +179,10 @@ func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
 	}
 	wait := time.Duration(0)
 	if b.conn != nil {
+		if a.policy != "" { // it would be read by nobody
+			return nil, errors.Join(schema.Errorf(schema.InvalidConfig, "--policy is for tools that run in this process, and a serve runs them here").
+				With("next", "give --policy to that serve"), b.close())
+		}
 		a.tellLoss(b.conn)
 		if err := a.someoneServes(ctx, b.conn); err != nil {
 			return nil, errors.Join(err, b.close())
@@ -303,9 +307,13 @@ func outliving(ctx context.Context, wait time.Duration) (context.Context, contex
 // each by itself.
 func (a *app) executorConfig(nc *nats.Conn, store *journal.Files, level slog.Level, tools ...executor.Tool) (executor.Config, error) {
 	reg, err := executor.NewRegistry(tools...)
+	if err != nil {
+		return executor.Config{}, err
+	}
+	policy, err := a.readPolicy()
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	return executor.Config{Conn: nc, Store: store, Tools: reg, Holder: lease.Self("steno " + executor.Version),
-		Protect: []string{store.Dir()}, Logger: log}, err
+		Policy: policy, Protect: []string{store.Dir()}, Logger: log}, err
 }
 
 // grace is how long running tools have after a signal.
