@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"crypto/sha256"
+	"hash/maphash"
 
 	"steno/schema"
 )
@@ -12,11 +13,10 @@ import (
 // any other event. It folds a log that is only read through; a State has one
 // too, so that both refuse the same. It is for one goroutine at a time.
 type Checker struct {
-	calls   map[callKey]uint32 // the number of each call, from 0, in the order of their seq
-	answers []answer           // by that number
-	lost    map[callKey]uint64 // calls whose own event is missing, with the seq of the first event that names them
-	holes   bool               // events are missing somewhere before
-	ended   bool
+	calls calls
+	lost  map[callKey]uint64 // calls whose own event is missing, with the seq of the first event that names them
+	holes bool               // events are missing somewhere before
+	ended bool
 
 	last  lookup        // an event is checked and then applied, so one id is asked for several times in a row
 	spare schema.Fields // for what was not decoded from a line
@@ -38,20 +38,80 @@ func keyOf(id []byte) (k callKey) {
 	return k
 }
 
+// calls are those of a session, each with a number from 0 in the order of their
+// seq. A map would do, but reading a long log is to wait for memory: a lookup
+// here touches one place of a table that is half as large, and so does adding
+// what was just looked up.
+type calls struct {
+	list  []known
+	table []uint64 // the upper half of an entry is of the hash, the lower the number and one more; 0 is free
+}
+
+// A known call.
+type known struct {
+	key    callKey
+	answer answer
+}
+
+// seed keeps anybody from choosing ids that all have one place. The state does
+// not depend on it.
+var seed = maphash.MakeSeed()
+
+func (c *calls) find(key callKey, hash uint32) (n uint32, ok bool) {
+	if len(c.table) == 0 {
+		return 0, false
+	}
+	for at := int(hash); ; at++ {
+		switch e := c.table[at&(len(c.table)-1)]; {
+		case e == 0:
+			return 0, false
+		case uint32(e>>32) == hash && c.list[uint32(e)-1].key == key:
+			return uint32(e) - 1, true
+		}
+	}
+}
+
+// add adds a call that is not there yet, and gives its number.
+func (c *calls) add(key callKey, hash uint32) uint32 {
+	if len(c.list) >= len(c.table)/4*3 {
+		old := c.table
+		c.table = make([]uint64, max(8, 2*len(old)))
+		for _, e := range old {
+			if e > 0 {
+				c.put(e)
+			}
+		}
+	}
+	c.list = append(c.list, known{key: key})
+	c.put(uint64(hash)<<32 | uint64(len(c.list)))
+	return uint32(len(c.list) - 1)
+}
+
+func (c *calls) put(e uint64) {
+	at := int(e>>32) & (len(c.table) - 1)
+	for c.table[at] > 0 {
+		at = (at + 1) & (len(c.table) - 1)
+	}
+	c.table[at] = e
+}
+
 // A lookup is what is known of a call's id.
 type lookup struct {
 	id    []byte
 	key   callKey
+	hash  uint32
 	known bool
 	n     uint32
 }
 
 func (c *Checker) find(id []byte) *lookup {
-	if l := &c.last; len(id) == 0 || !bytes.Equal(l.id, id) {
+	l := &c.last
+	if len(id) == 0 || !bytes.Equal(l.id, id) {
 		l.id, l.key = append(l.id[:0], id...), keyOf(id)
-		l.n, l.known = c.calls[l.key]
+		l.hash = uint32(maphash.Bytes(seed, l.key[:]))
+		l.n, l.known = c.calls.find(l.key, l.hash)
 	}
-	return &c.last
+	return l
 }
 
 // An answer is the result of a call that counts: its seq, 0 if there is none,
@@ -70,7 +130,7 @@ func (a answer) open() bool  { return a&1 > 0 }
 
 // NewChecker returns what there is to know of an empty log.
 func NewChecker() *Checker {
-	return &Checker{calls: map[callKey]uint32{}, lost: map[callKey]uint64{}}
+	return &Checker{lost: map[callKey]uint64{}}
 }
 
 // A batch is what the events of one append add while they are checked, before
@@ -130,7 +190,7 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	}
 	before, known := b.calls[key]
 	if !known && call.known {
-		before, known = c.answers[call.n], true
+		before, known = c.calls.list[call.n].answer, true
 	}
 	if e.Type == schema.TypeToolCall {
 		if known {
@@ -196,15 +256,13 @@ func (c *Checker) apply(e *schema.Event, d data) {
 	call := c.find(plain(d.Get(schema.KeyCallID)))
 	switch {
 	case e.Type == schema.TypeToolCall:
-		call.n, call.known = uint32(len(c.answers)), true
-		c.calls[call.key] = call.n
-		c.answers = append(c.answers, 0)
+		call.n, call.known = c.calls.add(call.key, call.hash), true
 	case !call.known:
 		if c.holes && c.lost[call.key] == 0 {
 			c.lost[call.key] = e.Seq
 		}
 	case e.Type == schema.TypeToolResult:
-		c.answers[call.n] = answerOf(e, d)
+		c.calls.list[call.n].answer = answerOf(e, d)
 	}
 }
 

@@ -93,3 +93,31 @@ func TestACheckerKeepsLittleOfACallAndNothingElse(t *testing.T) {
 		runtime.KeepAlive(state)
 	}
 }
+
+// However many calls there are, each is found by its id, and no other id is.
+func TestEveryCallIsFoundByItsID(t *testing.T) {
+	var l log
+	s := replay.New()
+	ids := map[string]uint64{}
+	for i := range 5000 {
+		id := fmt.Sprintf("c%0*d", 1+i%20, i*i) // shorter and longer than what a table holds of it
+		if other := s.Call(id); (other == nil) != (ids[id] == 0) || other != nil && other.Seq != ids[id] {
+			t.Fatalf("before it is recorded, %s is %+v, want one with number %d", id, other, ids[id])
+		}
+		e := l.add(call(id))
+		if err := s.Check(e); (err == nil) != (ids[id] == 0) {
+			t.Fatalf("%s: %v", id, err)
+		} else if err == nil {
+			s.Apply(&e[0])
+			ids[id] = e[0].Seq
+		}
+	}
+	for id, seq := range ids {
+		if c := s.Call(id); c == nil || c.ID != id || c.Seq != seq {
+			t.Fatalf("%s is %+v, want number %d", id, c, seq)
+		}
+		if c := s.Call(id + "x"); c != nil {
+			t.Fatalf("%sx is %+v", id, c)
+		}
+	}
+}

@@ -199,8 +199,8 @@ func (s *State) Begun() bool { return s.begun || s.rules.holes }
 
 // Call returns a call by its id, nil if it is not recorded.
 func (s *State) Call(id string) *Call {
-	if n, ok := s.rules.calls[keyOf([]byte(id))]; ok {
-		return s.Calls[n]
+	if c := s.rules.find([]byte(id)); c.known {
+		return s.Calls[c.n]
 	}
 	return nil
 }
