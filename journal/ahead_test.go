@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"steno/journal"
@@ -142,4 +143,38 @@ func TestATrustedReadingComparesNoSums(t *testing.T) {
 	if l := trusted(whole); l.FirstError != nil || l.State.Digest() != read(t, whole).State.Digest() {
 		t.Errorf("a log in order is read with trust as another: %v", l.Findings)
 	}
+}
+
+// Readers lend each other the room that they read into, and never their work: a
+// reader that compares sums finds what one that does not has beside it.
+func TestReadersBesideEachOtherJudgeTheirOwnLines(t *testing.T) {
+	t.Parallel()
+	s := healthy(t)
+	line := s.line(3, 4)
+	s.insert(3, 4, bytes.Repeat(line, 300))
+	for n := 10; n < 300; n += 10 {
+		s.replace(3, n, "thanks", "thinks")
+	}
+	store := s.store()
+	var wants [2]string
+	opts := [2]journal.ScanOptions{{}, {Trusted: true}}
+	for i, opt := range opts {
+		wants[i] = items(store, opt.Judged(-1, 0))
+	}
+	if wants[0] == wants[1] {
+		t.Fatal("a changed byte is found without its sum")
+	}
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			for range journaltest.Amount(20, 100, 1000) {
+				if got := items(store, opts[n%2].Judged(2, 1000)); got != wants[n%2] {
+					t.Errorf("with trust %t, beside others %d sums are wrong, alone %d", opts[n%2].Trusted,
+						strings.Count(got, "sum_mismatch"), strings.Count(wants[n%2], "sum_mismatch"))
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }

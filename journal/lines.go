@@ -45,7 +45,7 @@ type lineReader struct {
 
 	ahead   []*chunk // that were read and not yet given, in their order
 	most    int      // how many these may be
-	work    chan *chunk
+	work    chan *task
 	workers sync.WaitGroup
 }
 
@@ -55,12 +55,19 @@ type chunk struct {
 	buf   []byte // its lines, or the beginning of one over the limit
 	small []byte // what buf is made of, as long as lines are short
 	long  *longLine
-	taken atomic.Bool // somebody judges it, or gives it as it is
-	done  chan struct{}
+	task  *task // to judge it ahead, nil if nobody does
 	// What is known of its first n lines.
 	n      int
 	lines  []judged
 	events []schema.Event
+}
+
+// A task is to judge the lines of a chunk, once. It is made anew each time, for
+// it may be in a queue when its chunk is another reader's already.
+type task struct {
+	c     *chunk
+	taken atomic.Bool // somebody judges it, or gives it as it is
+	done  chan struct{}
 }
 
 // A judged line has been decoded.
@@ -90,11 +97,7 @@ const (
 
 // chunks are those that nobody reads now. Sessions may be many and short, and a
 // chunk has all that is needed to decode its lines without garbage.
-var chunks = sync.Pool{New: func() any {
-	c := &chunk{done: make(chan struct{}, 1)}
-	c.taken.Store(true)
-	return c
-}}
+var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
 // A pool lends room for long lines, one reader after another.
 type pool struct {
@@ -105,7 +108,7 @@ func (p *pool) put(c *chunk) {
 	if cap(c.buf) > schema.MaxLine && len(p.big) < 3 {
 		p.big = append(p.big, c.buf[:schema.MaxLine+1])
 	}
-	c.buf, c.long, c.n = nil, nil, 0
+	c.buf, c.long, c.task, c.n = nil, nil, nil, 0
 	chunks.Put(c)
 }
 
@@ -135,21 +138,22 @@ func (r *lineReader) judgeAhead(workers int) {
 		return
 	}
 	r.most = 2*workers + 2
-	r.work = make(chan *chunk, r.most)
+	r.work = make(chan *task, r.most)
 	for range workers {
 		r.workers.Go(func() {
-			for c := range r.work {
-				r.judge(c)
+			for t := range r.work {
+				r.judge(t)
 			}
 		})
 	}
 }
 
 // judge decodes the lines of a chunk, if nobody else does.
-func (r *lineReader) judge(c *chunk) {
-	if !c.taken.CompareAndSwap(false, true) {
+func (r *lineReader) judge(t *task) {
+	if !t.taken.CompareAndSwap(false, true) {
 		return
 	}
+	c := t.c
 	if c.lines == nil {
 		c.lines, c.events = make([]judged, maxJudged), make([]schema.Event, maxJudged)
 	}
@@ -162,7 +166,7 @@ func (r *lineReader) judge(c *chunk) {
 		l.end, l.err = at+n, decode(&c.events[c.n], c.buf[at:at+n], r.trusted)
 		at = l.end + 1
 	}
-	c.done <- struct{}{}
+	close(t.done)
 }
 
 func decode(e *schema.Event, line []byte, trusted bool) error {
@@ -176,16 +180,12 @@ func decode(e *schema.Event, line []byte, trusted bool) error {
 func (r *lineReader) Close() error {
 	if r.work != nil {
 		for _, c := range r.ahead {
-			c.taken.CompareAndSwap(false, true) // nobody wants it any more
+			c.task.taken.CompareAndSwap(false, true) // nobody wants it any more
 		}
 		close(r.work)
 		r.workers.Wait()
 	}
 	for _, c := range r.ahead {
-		select {
-		case <-c.done:
-		default:
-		}
 		r.pool.put(c)
 	}
 	if r.chunk != nil {
@@ -245,9 +245,9 @@ func (r *lineReader) advance() bool {
 		r.ahead = append(r.ahead, c)
 		bytes += len(c.buf)
 		if r.work != nil {
-			c.taken.Store(false)
+			c.task = &task{c: c, done: make(chan struct{})}
 			select {
-			case r.work <- c:
+			case r.work <- c.task:
 			default: // there is enough to do
 			}
 		}
@@ -258,8 +258,8 @@ func (r *lineReader) advance() bool {
 	}
 	c := r.ahead[0]
 	// A chunk that nobody has begun with is judged line by line, as it is read.
-	if r.work != nil && !c.taken.CompareAndSwap(false, true) {
-		r.await(c)
+	if t := c.task; t != nil && !t.taken.CompareAndSwap(false, true) {
+		r.await(t)
 	}
 	r.ahead = append(r.ahead[:0], r.ahead[1:]...)
 	r.chunk, r.at, r.nth = c, 0, 0
@@ -267,16 +267,16 @@ func (r *lineReader) advance() bool {
 }
 
 // await waits for a chunk, and judges others meanwhile.
-func (r *lineReader) await(c *chunk) {
+func (r *lineReader) await(t *task) {
 	for _, other := range r.ahead[1:] {
 		select {
-		case <-c.done:
+		case <-t.done:
 			return
 		default:
-			r.judge(other)
+			r.judge(other.task)
 		}
 	}
-	<-c.done
+	<-t.done
 }
 
 // fill reads a chunk; false at the end.
