@@ -5,6 +5,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -22,24 +23,36 @@ type outcome struct {
 	outlived bool   // its output is still held by something out of reach
 }
 
-// runGroup runs cmd, which was made with ctx, in a process group of its own.
-// It returns an error only if cmd was not started.
+// runGroup runs cmd, which was made with ctx for c, in a process group of its
+// own. It returns an error only if cmd was not started.
 //
 // The group ends with the command: when ctx ends, and also when the command has
 // ended and left something running. Otherwise that would go on changing files
 // after the result is on record. A process that has left the group (setsid) is
 // not reached by this; it is not waited for either.
-func runGroup(ctx context.Context, cmd *exec.Cmd) (*capture, outcome, error) {
+func runGroup(ctx context.Context, cmd *exec.Cmd, c command) (res ran, err error) {
 	keepDescriptors()
-	// One pipe for both streams keeps what was written in order. It is ours, not
-	// os/exec's, so that Wait returns with the command and the group can be
-	// killed then. Nothing else is inherited; os/exec makes stdin /dev/null.
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, outcome{}, err
+	// The pipes are ours, not os/exec's, so that Wait returns with the command
+	// and the group can be killed then. Nothing else is inherited; os/exec makes
+	// stdin /dev/null where there is nothing to read.
+	p := pipes{}
+	defer p.close()
+	res.out = &capture{}
+	if cmd.Stdout, err = p.from(res.out); err != nil {
+		return ran{}, err
 	}
-	defer r.Close()
-	cmd.Stdout, cmd.Stderr = w, w
+	cmd.Stderr = cmd.Stdout // one pipe keeps what was written in order
+	if c.apart {
+		res.errs = &tail{}
+		if cmd.Stderr, err = p.from(res.errs); err != nil {
+			return ran{}, err
+		}
+	}
+	if len(c.stdin) > 0 {
+		if cmd.Stdin, err = p.to(c.stdin); err != nil {
+			return ran{}, err
+		}
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
 	// The parent-death signal, where there is one, is sent when the thread that
@@ -49,18 +62,15 @@ func runGroup(ctx context.Context, cmd *exec.Cmd) (*capture, outcome, error) {
 	defer runtime.UnlockOSThread()
 	setDeathSignal(cmd.SysProcAttr)
 	err = cmd.Start()
-	w.Close()
+	p.started()
 	if err != nil {
-		return nil, outcome{}, err
+		return ran{}, err
 	}
-	out := &capture{}
-	read := make(chan error, 1)
-	go func() { read <- out.fill(r) }()
+	read := p.copy()
 
 	// When ctx ends, os/exec kills the command itself, and the rest of its group
 	// follows below. What Wait says is in ProcessState.
 	_ = cmd.Wait()
-	var res outcome
 	status := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if res.code = status.ExitStatus(); status.Signaled() {
 		res.code = 128 + int(status.Signal())
@@ -75,14 +85,93 @@ func runGroup(ctx context.Context, cmd *exec.Cmd) (*capture, outcome, error) {
 	select {
 	case <-read: // all output is here, but something may run on without holding it
 		killGroup(cmd)
-		return out, res, nil
+		return res, nil
 	case <-ctx.Done():
 	case <-grace.C:
 	}
 	killGroup(cmd)
-	_ = r.SetReadDeadline(time.Now().Add(bashGrace))
+	p.deadline(time.Now().Add(bashGrace))
 	res.outlived = errors.Is(<-read, os.ErrDeadlineExceeded)
-	return out, res, nil
+	return res, nil
+}
+
+// pipes are our ends of a command's streams, and until it has started also its
+// own.
+type pipes struct {
+	ours, its []*os.File
+	work      []func() error // what is to be copied
+}
+
+// from gives the end of a pipe whose content goes to w.
+func (p *pipes) from(w io.Writer) (*os.File, error) {
+	in, out, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	p.ours, p.its = append(p.ours, in), append(p.its, out)
+	p.work = append(p.work, func() error {
+		// Not io.Copy, which would hand w to the file: it knows no better way.
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := in.Read(buf)
+			w.Write(buf[:n])
+			if err != nil {
+				return err
+			}
+		}
+	})
+	return out, nil
+}
+
+// to gives the end of a pipe from which text is read. A command need not read
+// it: who reads no more gets no more.
+func (p *pipes) to(text []byte) (*os.File, error) {
+	in, out, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	p.ours, p.its = append(p.ours, out), append(p.its, in)
+	p.work = append(p.work, func() error {
+		_, err := out.Write(text)
+		return errors.Join(err, out.Close())
+	})
+	return in, nil
+}
+
+// started closes what only the command holds from now on.
+func (p *pipes) started() {
+	for _, f := range p.its {
+		f.Close()
+	}
+	p.its = nil
+}
+
+// copy begins to copy, and says when all streams have ended.
+func (p *pipes) copy() <-chan error {
+	done, all := make(chan error, len(p.work)), make(chan error, 1)
+	for _, work := range p.work {
+		go func() { done <- work() }()
+	}
+	go func() {
+		var err error
+		for range p.work {
+			err = errors.Join(err, <-done)
+		}
+		all <- err
+	}()
+	return all
+}
+
+func (p *pipes) deadline(t time.Time) {
+	for _, f := range p.ours {
+		_ = f.SetDeadline(t)
+	}
+}
+
+func (p *pipes) close() {
+	for _, f := range append(p.ours, p.its...) {
+		f.Close()
+	}
 }
 
 // keepDescriptors keeps descriptors that this process was started with, above

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"io"
 	"strings"
 	"unicode/utf8"
 
@@ -54,18 +53,6 @@ func (c *capture) piece() []byte {
 	return oldest
 }
 
-// fill reads r to its end, or until reading fails, which says the same here.
-func (c *capture) fill(r io.Reader) error {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := r.Read(buf)
-		c.Write(buf[:n])
-		if err != nil {
-			return err
-		}
-	}
-}
-
 // text is what was written as valid text of at most limit bytes, cut as
 // [schema.Truncate] cuts, and how many bytes are left out. The capture is empty
 // afterwards.
@@ -100,4 +87,24 @@ func (c *capture) join(from, to int) string {
 		c.pieces[i] = nil
 	}
 	return b.String()
+}
+
+// A tail keeps the end of a stream. It is for one goroutine.
+type tail struct{ end []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.end = append(t.end, p[max(0, len(p)-2*maxTail):]...)
+	if len(t.end) > 2*maxTail {
+		t.end = append(t.end[:0], t.end[len(t.end)-maxTail:]...)
+	}
+	return len(p), nil
+}
+
+// text is the end as valid text, from the first whole character on.
+func (t *tail) text() string {
+	b := t.end[max(0, len(t.end)-maxTail):]
+	for i := 0; i < 3 && len(b) > 0 && len(b) < len(t.end) && b[0]&0xC0 == 0x80; i++ {
+		b = b[1:]
+	}
+	return validText(string(b))
 }

@@ -109,3 +109,6 @@ func EncodeRequest(r Request) (quick, general []byte, err, generalErr error) {
 	general, generalErr = encode(r)
 	return quick, general, err, generalErr
 }
+
+// ParseTools reads the text of a tools file that stands in the folder dir.
+func ParseTools(text []byte, dir string) ([]Tool, error) { return parseTools(text, dir) }

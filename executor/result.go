@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -135,7 +136,7 @@ func (e *encoder) failure(err error) {
 func (e *encoder) success(r *Result) {
 	output, dropped := schema.Truncate(r.Output, MaxOutput)
 	if dropped > 0 || r.Bytes > 0 { // by us, or by the tool itself
-		e.cut = truncated(MaxOutput, max(r.Bytes, len(r.Output)), "head_tail")
+		e.cut = truncated(cmp.Or(r.limit, MaxOutput), max(r.Bytes, len(r.Output)), "head_tail")
 	}
 	if b := schema.TextBlob("output", output); b != nil {
 		e.blob(b)

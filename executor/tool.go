@@ -76,6 +76,7 @@ type Result struct {
 	OK         bool           // false if the tool ran and the answer is no, as with a non-zero exit
 	Output     string         // what the model may see
 	Bytes      int            // of the whole output, where Output holds only part of it
+	limit      int            // to which the tool has cut it, if not MaxOutput
 	ExitCode   *int           // of a command; 128+n if signal n ended it
 	Summary    string         // one line for people
 	Content    jsontext.Value // content blocks, or nil

@@ -50,6 +50,7 @@ func (a *app) callCommand() *cobra.Command {
 	f.StringVar(&key, "key", "", "idempotency key for the tool (default: the call id)")
 	f.BoolVar(&dryRun, "dry-run", false, "say what would be done and change nothing")
 	f.BoolVar(&exit, "exit-code", false, "exit with the tool's own exit code")
+	a.toolsFlag(c)
 	f.DurationVar(&timeout, "timeout", 0, "how long to wait for the result; in a serve the call then goes on (default: for ever)")
 	a.policyFlag(c)
 	return c

@@ -92,6 +92,7 @@ type app struct {
 	nats   string
 	noLog  bool
 	policy string // the file of --policy
+	tools  string // the file of --tools
 }
 
 func (a *app) root() *cobra.Command {

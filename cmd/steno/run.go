@@ -45,6 +45,7 @@ func (a *app) runCommand() *cobra.Command {
 	c.Flags().IntVar(&parallel, "parallel", 1, "how many calls run side by side")
 	a.logFlag(c)
 	a.policyFlag(c)
+	a.toolsFlag(c)
 	return c
 }
 

@@ -47,6 +47,7 @@ func (a *app) serveCommand() *cobra.Command {
 	c.Flags().IntVar(&sessions, "sessions", 1000, "how many sessions to hold; above, those that nobody uses are released, the least recently used first")
 	a.logFlag(c)
 	a.policyFlag(c)
+	a.toolsFlag(c)
 	c.Flags().DurationVar(&wait, "grace", grace, "how long running tools have after SIGTERM")
 	return c
 }
@@ -71,6 +72,10 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 		// A call leaves some 20 KB of garbage, of which little lives long: to
 		// collect less often costs memory and gives a quarter more calls.
 		debug.SetGCPercent(gcPercent)
+	}
+	tools, err := a.allTools()
+	if err != nil {
+		return err
 	}
 	store, err := a.store(true)
 	if err != nil {
@@ -111,7 +116,7 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 		}
 	}
 	defer nc.Close()
-	cfg, err := a.executorConfig(nc, store, slog.LevelWarn, executor.Builtin()...)
+	cfg, err := a.executorConfig(nc, store, slog.LevelWarn, tools...)
 	if err != nil {
 		return err
 	}

@@ -179,9 +179,8 @@ func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
 	}
 	wait := time.Duration(0)
 	if b.conn != nil {
-		if a.policy != "" { // it would be read by nobody
-			return nil, errors.Join(schema.Errorf(schema.InvalidConfig, "--policy is for tools that run in this process, and a serve runs them here").
-				With("next", "give --policy to that serve"), b.close())
+		if err := a.notElsewhere(); err != nil {
+			return nil, errors.Join(err, b.close())
 		}
 		a.tellLoss(b.conn)
 		if err := a.someoneServes(ctx, b.conn); err != nil {
@@ -267,13 +266,17 @@ const (
 )
 
 func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err error) {
+	tools, err := a.allTools()
+	if err != nil {
+		return err
+	}
 	if b.store, err = a.store(create); err != nil {
 		return err
 	}
 	if b.server, b.conn, err = startServer(&server.Options{DontListen: true, MaxPayload: executor.MaxRequest}); err != nil {
 		return err
 	}
-	cfg, err := a.executorConfig(b.conn, b.store, slog.LevelError, executor.Builtin()...)
+	cfg, err := a.executorConfig(b.conn, b.store, slog.LevelError, tools...)
 	if err != nil {
 		return err
 	}

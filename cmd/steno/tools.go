@@ -1,0 +1,34 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"steno/executor"
+	"steno/schema"
+)
+
+// toolsFlag lets a command with an executor of its own bring tools.
+func (a *app) toolsFlag(c *cobra.Command) {
+	c.Flags().StringVar(&a.tools, "tools", "", "a YAML file of commands that become tools, besides the built-in ones")
+}
+
+// allTools are those of this command's own executor.
+func (a *app) allTools() ([]executor.Tool, error) {
+	tools := executor.Builtin()
+	if a.tools == "" {
+		return tools, nil
+	}
+	more, err := executor.LoadTools(a.tools)
+	return append(tools, more...), err
+}
+
+// notElsewhere refuses what has no effect on somebody else's executor.
+func (a *app) notElsewhere() error {
+	for flag, file := range map[string]string{"--policy": a.policy, "--tools": a.tools} {
+		if file != "" { // it would be read by nobody
+			return schema.Errorf(schema.InvalidConfig, "%s is for tools that run in this process, and a serve runs them here", flag).
+				With("next", "give "+flag+" to that serve")
+		}
+	}
+	return nil
+}

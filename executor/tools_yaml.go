@@ -1,0 +1,291 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"steno/schema"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// LoadTools reads the tools that a YAML file declares, each a command:
+//
+//	version: 1
+//	tools:
+//	  - name: word_count
+//	    description: Count the words of a text.
+//	    argv: [wc, -w]           # run as it stands: no shell, no templates
+//	    input:                   # JSON Schema of the arguments
+//	      type: object
+//	      properties: {text: {type: string}}
+//	      required: [text]
+//	    output: {type: object}   # optional: JSON Schema of what it prints
+//	    tier: 0                  # 3 if it is left out
+//	    read_only: true          # it changes nothing
+//	    repeatable: true         # it may run again when nobody knows what became of a run
+//	    dry_run: true            # it is run on a dry run too, with STENO_DRY_RUN=1
+//	    env: [MAIL_HOST]         # variables that it gets besides the usual few
+//	    limits: {timeout: 60s, output: 1MiB}
+//
+// The command reads the arguments of the call as one JSON object from its
+// standard input. It runs in the workspace, in a process group of its own, with
+// the environment of bash: the usual few variables, STENO_SESSION,
+// STENO_CALL_ID, STENO_KEY, STENO_ATTEMPT, STENO_EPOCH and STENO_SEQ, and what
+// env names. Exit code 0 is a result that is OK, any other one is a result that
+// is not. What it prints is the output, standard error in its place between
+// standard output. With an output schema, standard output is JSON that must fit
+// it once the command says that all is well; standard error is kept apart, and
+// its last 4,000 bytes are in the summary, or behind the output of a failure.
+//
+// A program without a slash is looked up in PATH now, one with a slash that is
+// not absolute is beside the file. After limits.timeout (120s, at most 1h) it is
+// killed; output above limits.output (64MiB, which is the most) loses its middle.
+//
+// The file is plain YAML of at most 256 KiB. Kind invalid_config says what
+// cannot be used and names the line: a key that is not above or stands twice, an
+// anchor, a tool that cannot be registered, a program that is not there.
+func LoadTools(path string) ([]Tool, error) {
+	failed := func(err *schema.Error) error {
+		err.Message = quoted(path) + ": " + err.Message
+		return err.With("file", path)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, failed(schema.Errorf(schema.InvalidConfig, "it has no absolute path").Cause(err))
+	}
+	f, err := os.Open(abs)
+	if err != nil {
+		return nil, failed(schema.Errorf(schema.InvalidConfig, "it cannot be opened: %s", lastWords(err)).Cause(err))
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxYAML+1))
+	if err != nil {
+		return nil, failed(schema.Errorf(schema.InvalidConfig, "it cannot be read: %s", lastWords(err)).Cause(err))
+	}
+	tools, err := parseTools(text, filepath.Dir(abs))
+	if err != nil {
+		return nil, failed(schema.AsError(err))
+	}
+	return tools, nil
+}
+
+type toolsFile struct {
+	Version int           `json:"version"`
+	Tools   []commandTool `json:"tools"`
+}
+
+// A commandTool is a tool of the file.
+type commandTool struct {
+	Name        string         `json:"name"`
+	Description string         `json:"description"`
+	Argv        []string       `json:"argv"`
+	Input       jsontext.Value `json:"input"`
+	Output      jsontext.Value `json:"output"`
+	Tier        *int           `json:"tier"`
+	ReadOnly    bool           `json:"read_only"`
+	Repeatable  bool           `json:"repeatable"`
+	DryRun      bool           `json:"dry_run"`
+	Env         []string       `json:"env"`
+	Limits      struct {
+		Timeout span `json:"timeout"`
+		Output  size `json:"output"`
+	} `json:"limits"`
+}
+
+// parseTools is LoadTools for a text that stands in the folder dir.
+func parseTools(text []byte, dir string) ([]Tool, error) {
+	var file toolsFile
+	if err := readYAML(text, &file); err != nil {
+		return nil, err
+	}
+	if file.Version != 1 {
+		return nil, schema.Errorf(schema.InvalidConfig, "version: 1 is wanted; got %d", file.Version)
+	}
+	if len(file.Tools) == 0 {
+		return nil, schema.Errorf(schema.InvalidConfig, "it has no tools")
+	}
+	reg, err := NewRegistry()
+	if err != nil {
+		return nil, err
+	}
+	tools := make([]Tool, 0, len(file.Tools))
+	for i, c := range file.Tools {
+		t, err := c.tool(dir)
+		if err == nil {
+			err = reg.Register(t)
+		}
+		if err != nil {
+			e := schema.AsError(err)
+			e.Kind = schema.InvalidConfig // also where a name is taken
+			e.Message = fmt.Sprintf("tool %d: %s", i+1, e.Message)
+			return nil, e
+		}
+		tools = append(tools, t)
+	}
+	return tools, nil
+}
+
+const (
+	commandDefault = 120 * time.Second
+	commandMax     = time.Hour
+	// commandRoom is how much longer the runtime waits than a command may take:
+	// the command's own limit comes first and says more.
+	commandRoom = 10 * time.Second
+)
+
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (c commandTool) tool(dir string) (Tool, error) {
+	bad := func(format string, args ...any) (Tool, error) {
+		return Tool{}, badTool(Tool{Name: c.Name}, fmt.Sprintf(format, args...))
+	}
+	if len(c.Argv) == 0 || c.Argv[0] == "" {
+		return bad("argv names no program")
+	}
+	for _, s := range c.Argv {
+		if strings.ContainsRune(s, 0) {
+			return bad("a zero character cannot be passed to a program")
+		}
+	}
+	path := c.Argv[0]
+	if strings.Contains(path, "/") && !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	path, err := exec.LookPath(path)
+	if err != nil {
+		return bad("its program %s cannot be run: %s", quoted(c.Argv[0]), lastWords(err))
+	}
+	if !filepath.IsAbs(path) { // PATH may name folders in other ways
+		return bad("its program %s is found in a folder of PATH that is not absolute", quoted(c.Argv[0]))
+	}
+	for _, name := range c.Env {
+		if !variable.MatchString(name) || strings.HasPrefix(name, "STENO_") || name == "PWD" {
+			return bad("env names %s, which cannot be passed on", quoted(name))
+		}
+	}
+	limit, output := commandDefault, MaxOutput
+	if n := time.Duration(c.Limits.Timeout); n != 0 {
+		limit = n
+	}
+	if n := int(c.Limits.Output); n != 0 {
+		output = n
+	}
+	if limit < time.Second || limit > commandMax {
+		return bad("limits.timeout is 1s to 1h")
+	}
+	if output < 1<<10 || output > MaxOutput {
+		return bad("limits.output is 1KiB to 64MiB")
+	}
+	tier := 3
+	if c.Tier != nil {
+		tier = *c.Tier
+	}
+	p := program{
+		command: command{argv: append([]string{path}, c.Argv[1:]...), apart: c.Output != nil, limit: limit},
+		pass:    slices.Clone(c.Env), dryRun: c.DryRun, most: output,
+	}
+	return Tool{
+		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
+		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable,
+		Timeout: limit + commandRoom, Run: p.run,
+	}, nil
+}
+
+// A program is what a tool of the file runs.
+type program struct {
+	command
+	pass   []string // names of variables
+	dryRun bool     // it knows dry runs
+	most   int      // bytes of output
+}
+
+func (p program) run(ctx context.Context, call *Invocation) (Result, error) {
+	if err := call.runnable(); err != nil {
+		return Result{}, err
+	}
+	if call.DryRun && !p.dryRun {
+		return planned(p.argv), nil
+	}
+	c := p.command
+	c.stdin = append(slices.Clone(call.Args), '\n')
+	for _, name := range p.pass {
+		if v, ok := os.LookupEnv(name); ok {
+			c.env = append(c.env, name+"="+v)
+		}
+	}
+	if call.DryRun {
+		c.env = append(c.env, "STENO_DRY_RUN=1")
+	}
+	r, err := c.run(ctx, call)
+	if err != nil {
+		return Result{}, err
+	}
+	res := r.result(p.most)
+	if !p.apart {
+		return res, nil
+	}
+	said := r.errs.text()
+	if !res.OK {
+		res.Output += said // why, most likely
+		res.Structured = nil
+		return res, nil
+	}
+	if res.Bytes > 0 {
+		return Result{}, schema.Errorf(schema.ToolFailed, "the command ran, and printed %d bytes; %d are the most", res.Bytes, p.most).
+			With("next", "look whether it took effect; raise limits.output of the tool, or have it print less")
+	}
+	if res.Structured = jsontext.Value(res.Output); !call.DryRun {
+		// Its plan may be anything, its answer is held against the schema.
+		res.Summary = strings.TrimSuffix(res.Summary+"; "+strings.Join(strings.Fields(said), " "), "; ")
+	} else if !res.Structured.IsValid() {
+		res.Structured = nil
+	}
+	return res, nil
+}
+
+// A span is a length of time in a file of settings, as 90s or 5m.
+type span time.Duration
+
+func (s *span) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		return errors.New("it is no length of time: write it as 90s or 5m")
+	}
+	*s = span(d)
+	return nil
+}
+
+// A size is a number of bytes in a file of settings, as 512KiB or 64MiB.
+type size int64
+
+func (s *size) UnmarshalText(text []byte) error {
+	number, unit := strings.TrimRight(string(text), "BKMGi"), 0
+	switch string(text[len(number):]) {
+	case "B":
+	case "KiB":
+		unit = 10
+	case "MiB":
+		unit = 20
+	case "GiB":
+		unit = 30
+	default:
+		number = ""
+	}
+	n, err := strconv.ParseInt(number, 10, 32)
+	if err != nil || n < 1 {
+		return errors.New("it is no number of bytes: write it as 512KiB or 64MiB")
+	}
+	*s = size(n << unit)
+	return nil
+}
