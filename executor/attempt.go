@@ -13,16 +13,20 @@ import (
 )
 
 // start records the start of an attempt together with what must be durable
-// before it: the call, and what allows it unless that is recorded.
-func (s *session) start(req *Request, attempt uint64, call bool, allowed *decision) (replay.Attempt, error) {
+// before it: the call, what allows it unless that is recorded, and the change
+// of phase that it brings about.
+func (s *session) start(req *Request, attempt uint64, call bool, a admitted, allowed *decision) (replay.Attempt, error) {
 	d := desks.Get().(*desk)
 	defer d.back()
-	entries := make([]journal.Entry, 0, 3)
+	entries := make([]journal.Entry, 0, 4)
 	if call {
 		entries = append(entries, req.entry(d))
 	}
 	if allowed != nil {
 		entries = append(entries, allowed.entry(d, req))
+	}
+	if a.move != nil {
+		entries = append(entries, a.move.entry())
 	}
 	o := d.object()
 	o.Grow(len(req.CallID)+128).Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
@@ -62,6 +66,7 @@ func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error
 	}
 	out := s.verdict(res, err)
 	out.duration = time.Since(began)
+	out.escalates = tool.Escalates && !req.DryRun && out.err == nil && res.OK
 	return s.finish(req, a.Attempt, out, false)
 }
 
@@ -98,7 +103,16 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (
 	if out.decided != nil {
 		entries = append(entries, out.decided.entry(d, req))
 	}
-	r, err := s.append(append(entries, out.record(d, req, attempt))...)
+	entries = append(entries, out.record(d, req, attempt))
+	at := len(entries) - 1
+	if out.escalates {
+		s.phases.Lock()
+		defer s.phases.Unlock()
+		if m := s.escalation(req.CallID); m != nil {
+			entries = append(entries, m.entry())
+		}
+	}
+	r, err := s.append(entries...)
 	if err != nil {
 		if attempt > 0 && !errors.Is(err, schema.SessionWriterLost) && !errors.Is(err, schema.SessionEnded) {
 			outcome, ok := schema.AsError(err).Details["outcome"] // of the result
@@ -110,5 +124,5 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (
 		}
 		return Answer{}, err
 	}
-	return Answer{req.CallID, r[len(r)-1].Data, s.journal.Head()}, nil
+	return Answer{req.CallID, r[at].Data, s.journal.Head()}, nil
 }

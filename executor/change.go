@@ -34,8 +34,9 @@ func writeTool() Tool {
 			"path":{"type":"string","minLength":1,"maxLength":4096,"description":"the file, from the workspace"},
 			"content":{"type":"string","description":"the whole new text"}},
 			"required":["path","content"],"additionalProperties":false}`),
-		Tier: 1,
-		Run:  runWrite,
+		Tier:   1,
+		Phases: []string{PhaseEditing},
+		Run:    runWrite,
 	}
 }
 
@@ -50,8 +51,9 @@ func editTool() Tool {
 			"new":{"type":"string","description":"the text to put in its place"},
 			"replace_all":{"type":"boolean","description":"replace every occurrence"}},
 			"required":["path","old","new"],"additionalProperties":false}`),
-		Tier: 1,
-		Run:  runEdit,
+		Tier:   1,
+		Phases: []string{PhaseEditing},
+		Run:    runEdit,
 	}
 }
 

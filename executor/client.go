@@ -76,6 +76,11 @@ func (c *Client) End(ctx context.Context, req EndRequest) (a EndAnswer, err erro
 	return a, c.ask(ctx, "session.end", req, &a)
 }
 
+// Phase moves a session to another phase.
+func (c *Client) Phase(ctx context.Context, req PhaseRequest) (a PhaseAnswer, err error) {
+	return a, c.ask(ctx, "session.phase", req, &a)
+}
+
 // Release asks a holder to let go of a session, and returns once it has, so
 // that the next writer gets it. Unavailable: the holder is not there, or does
 // not listen on this server. Backpressure: calls of the session are on their

@@ -109,12 +109,20 @@ func (s *session) run(f *flight) (Answer, error) {
 	if known != nil {
 		return s.resume(f, known)
 	}
-	a, refusal := s.gate(req)
+	var a admitted
+	var refusal error
+	var attempt replay.Attempt
+	s.inPhase(func(alone bool) (moves bool) {
+		a, refusal = s.gate(req)
+		if moves = refusal == nil && a.move != nil && !alone; refusal == nil && !moves {
+			attempt, err = s.start(req, 1, true, a, &a.decision)
+		}
+		return moves
+	})
 	if refusal != nil {
 		// A refused call is in the log too: the call, and why it did not run.
 		return s.finish(req, 0, s.refused(a, refusal), true)
 	}
-	attempt, err := s.start(req, 1, true, &a.decision)
 	if err != nil {
 		return Answer{}, err
 	}

@@ -9,10 +9,11 @@ import (
 type admitted struct {
 	tool     Tool
 	decision decision // none where the call was refused before anything was decided
+	move     *move    // a change of phase that the call brings about, or nil
 }
 
 // gate says whether a call may run, and why not: the tool exists, the arguments
-// fit, and the policy allows it. What it decides is recorded before the tool
+// fit, its phase and tier admit it, and the policy allows it. What it decides is recorded before the tool
 // runs, or with the result that says why it does not.
 func (s *session) gate(req *Request) (admitted, error) {
 	if req.lost != nil { // it must not run with what is left of its arguments
@@ -25,9 +26,16 @@ func (s *session) gate(req *Request) (admitted, error) {
 	if err := e.fits(req.Args, readSound); err != nil {
 		return admitted{}, err
 	}
-	a := admitted{tool: e.tool}
+	a, at := admitted{tool: e.tool}, s.stage()
+	req.tier, req.phase = uint64(e.tool.Tier), at.phase
+	if a.decision = s.x.cfg.Policy.admit(&e.tool, at); a.decision.gate != "" {
+		return a, a.decision.refusal(e.tool.Name)
+	}
 	if a.decision = s.x.cfg.Policy.decide(question{&e.tool, req.Args}); !a.decision.allow {
 		return a, a.decision.refusal(e.tool.Name)
+	}
+	if !req.DryRun && at.moves(&e.tool) {
+		a.move = moved(at.phase, PhaseEditing, "", req.CallID)
 	}
 	return a, nil
 }
@@ -55,6 +63,8 @@ func (s *session) regate(req *Request, c *replay.Call) (a admitted, decided *dec
 		switch last.Gate {
 		case "mode":
 			kind = schema.WritePolicyDenied
+		case "phase":
+			kind = schema.PhaseDenied
 		case "tier":
 			kind = schema.TierDenied
 		case "approval":

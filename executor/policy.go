@@ -18,6 +18,7 @@ import (
 type Policy struct {
 	mode  string
 	rules []rule
+	edits bool // the phase verifying admits tools that edit
 	allow bool // there are rules that allow, so what none of them fits is denied
 	hash  string
 
@@ -38,6 +39,7 @@ const neverTier = 4
 //
 //	version: 1
 //	mode: auto             # auto, ask or read_only
+//	verifying_edits: false # true: the phase verifying admits tools that edit
 //	rules:
 //	  - {name: no-push, do: deny, tool: bash, argument: {matches: 'git +push'}}
 //	  - {name: builds, do: allow, tool: bash, argument: {pointer: /argv, matches: 'go (build|test|vet) \./\.\.\.'}}
@@ -60,6 +62,7 @@ func ParsePolicy(text []byte) (*Policy, error) {
 	var doc struct {
 		Version int        `json:"version"`
 		Mode    string     `json:"mode"`
+		Edits   bool       `json:"verifying_edits"`
 		Rules   []ruleText `json:"rules"`
 	}
 	if err := readYAML(text, &doc); err != nil {
@@ -72,7 +75,7 @@ func ParsePolicy(text []byte) (*Policy, error) {
 		return nil, schema.Errorf(schema.InvalidConfig, "mode must be auto, ask or read_only")
 	}
 	sum := sha256.Sum256(text)
-	p := &Policy{mode: doc.Mode, hash: hex.EncodeToString(sum[:])}
+	p := &Policy{mode: doc.Mode, edits: doc.Edits, hash: hex.EncodeToString(sum[:])}
 	names := map[string]bool{}
 	for i, t := range doc.Rules {
 		r, err := t.compile()
@@ -122,14 +125,19 @@ const ruleUnattended = "unattended"
 // ruleNoMatch is recorded where no rule fits and there are some that allow.
 const ruleNoMatch = "no_match"
 
+// never is the word about a tool of tier 4 or above.
+func (p *Policy) never() decision {
+	d := decision{gate: "tier", by: "policy", policy: p.Hash(), kind: schema.TierDenied, reason: "tools of tier 4 and above are never granted"}
+	if p == nil {
+		d.by = "auto"
+	}
+	return d
+}
+
 // decide is the policy's word. It depends on the question and on nothing else.
 func (p *Policy) decide(q question) decision {
 	if q.tool.Tier >= neverTier {
-		d := decision{gate: "tier", by: "policy", policy: p.Hash(), kind: schema.TierDenied, reason: "tools of tier 4 and above are never granted"}
-		if p == nil {
-			d.by = "auto"
-		}
-		return d
+		return p.never()
 	}
 	if p == nil {
 		return decision{allow: true, gate: "mode", by: "auto"}

@@ -74,6 +74,10 @@ func (r *Registry) put(t Tool, replace bool) error {
 		return badTool(t, "it has no Run")
 	case t.Tier < 0:
 		return badTool(t, "its tier is below 0")
+	case slices.ContainsFunc(t.Phases, func(p string) bool { return !slices.Contains(phases, p) }):
+		return badTool(t, "it has a phase that is none of "+strings.Join(phases, ", "))
+	case t.Escalates && len(t.Phases) > 0 && !slices.Equal(t.Phases, phases[:1]):
+		return badTool(t, "it escalates, which it can in the phase investigating only")
 	case t.Timeout < 0:
 		return badTool(t, "its timeout is below 0")
 	}
@@ -154,10 +158,10 @@ func (e *registered) answering(run func(context.Context, *Invocation) (Result, e
 	}
 }
 
-// frozen is t with schemas of its own, so that no holder of one copy can change
+// frozen is t with schemas and phases of its own, so that no holder of one copy can change
 // another.
 func frozen(t Tool) Tool {
-	t.Input, t.Output = slices.Clone(t.Input), slices.Clone(t.Output)
+	t.Input, t.Output, t.Phases = slices.Clone(t.Input), slices.Clone(t.Output), slices.Clone(t.Phases)
 	return t
 }
 

@@ -32,6 +32,9 @@ type Request struct {
 	sum      string // args_sha256
 	replaced int    // U+FFFD that the door put in
 	lost     error  // why recorded arguments cannot be had
+
+	tier  uint64 // of the tool, once it is known
+	phase string // in which it was asked for
 }
 
 // An Answer is a recorded result.
@@ -223,6 +226,12 @@ func (r *Request) entry(d *desk) journal.Entry {
 	if len(r.Turn) > 0 {
 		o.Raw("turn", r.Turn)
 	}
+	if r.tier > 0 {
+		o.Uint("tier", r.tier)
+	}
+	if r.phase != "" {
+		o.Text("phase", r.phase)
+	}
 	if r.DryRun {
 		o.Bool("dry_run", true)
 	}
@@ -236,7 +245,8 @@ func (r *Request) entry(d *desk) journal.Entry {
 }
 
 // OpenRequest asks for a session. It is idempotent by id: a session that is
-// there stays as it is.
+// there stays as it is. Without a phase it admits every tool, until
+// [Client.Phase] gives it one.
 type OpenRequest struct {
 	Session   string         `json:"session,omitzero"` // a new ULID if empty
 	Workspace string         `json:"workspace,omitzero"`

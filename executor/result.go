@@ -19,6 +19,7 @@ type verdict struct {
 	duration  time.Duration
 	synthetic bool      // nobody knows; the record says so
 	decided   *decision // why it does not run, if that is still to be recorded
+	escalates bool      // it makes an edit task of an investigate task
 	replaced  int       // U+FFFD that inspect put in
 }
 

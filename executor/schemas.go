@@ -35,7 +35,7 @@ const (
 		`"call_id":{"type":"string"},"attempt":{"type":"integer"},"ok":{"type":"boolean"},"output":{},` +
 		`"error":{"type":"object","required":["kind","message","details"]},"exit_code":{"type":"integer"},"duration_us":{"type":"integer"}}}`
 	openSchema = `{"type":"object","properties":{"session":` + sessionID + `,"workspace":{"type":"string"},` +
-		`"labels":{"type":"object"},"task_kind":{"type":"string"},"phase":{"type":"string"}}}`
+		`"labels":{"type":"object"},` + stageSchema + `}}`
 	openAnswerSchema = `{"type":"object","required":["ok","session","created","head"],"properties":{"ok":{"const":true},` +
 		`"session":{"type":"string"},"created":{"type":"boolean"},"workspace":{"type":"string"},"head":{"type":"string"}}}`
 	getSchema = `{"type":"object","required":["ok","session","head","epochs","messages","calls","open"],"properties":{"ok":{"const":true},` +
@@ -47,6 +47,10 @@ const (
 	leasesSchema = `{"type":"object","properties":{` + pageSchema + `}}`
 	appendSchema = `{"type":"object","required":["session","events"],"properties":{"session":` + sessionID + `,"events":{"type":"array",` +
 		`"minItems":1,"maxItems":1000,"items":{"type":"object","required":["type","data"],"properties":{"id":{"type":"string"},"type":{"type":"string"},"data":{}}}}}}`
+	stageSchema       = `"phase":{"enum":["investigating","editing","verifying"]},"task_kind":{"enum":["edit","test_only","investigate"]}`
+	phaseSchema       = `{"type":"object","required":["session","phase"],"properties":{"session":` + sessionID + `,` + stageSchema + `,"trigger":{}}}`
+	phaseAnswerSchema = `{"type":"object","required":["ok","phase","changed","head"],"properties":{"ok":{"const":true},"phase":{"type":"string"},` +
+		`"task_kind":{"type":"string"},"changed":{"type":"boolean"},"head":{"type":"string"}}}`
 	endSchema = `{"type":"object","required":["session","outcome"],"properties":{"session":` + sessionID + `,` +
 		`"outcome":{"enum":["completed","failed","partial","cancelled"]},"reason":{"type":"string"}}}`
 	errorSchema = `{"type":"object","required":["ok","error"],"properties":{"ok":{"const":false},"error":{"type":"object",` +

@@ -47,6 +47,10 @@ type session struct {
 	workspace *Workspace // nil if the session has none, or it is not open yet
 	left      bool       // the session is given back: nothing is opened any more
 
+	// Held for reading while a call is admitted and its start recorded, and for
+	// writing while the phase or the task changes. Taken before all others.
+	phases sync.RWMutex
+
 	mu      sync.Mutex // guards the rest
 	flights map[string]*flight
 	ending  bool

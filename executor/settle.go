@@ -83,10 +83,25 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 // resume goes on with a call that is recorded and has no result.
 func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	req := f.call
-	a, decided, refusal := s.regate(req, c)
 	last := lastAttempt(c)
+	var a admitted
+	var decided *decision
+	var refusal, err error
+	var attempt replay.Attempt
+	open := false // what became of it is not known, and it may not run again
+	s.inPhase(func(alone bool) (moves bool) {
+		a, decided, refusal = s.regate(req, c)
+		open = last > 0 && (refusal != nil || !a.tool.Repeatable && !c.DryRun)
+		if refusal != nil || open {
+			return false
+		}
+		if moves = a.move != nil && !alone; !moves {
+			attempt, err = s.start(req, last+1, false, a, decided)
+		}
+		return moves
+	})
 	switch {
-	case last > 0 && (refusal != nil || !a.tool.Repeatable && !c.DryRun):
+	case open:
 		v := s.interrupted()
 		if refusal != nil {
 			v.decided = s.refused(a, refusal).decided
@@ -94,9 +109,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		return s.finish(req, last, v, false)
 	case refusal != nil:
 		return s.finish(req, 0, s.refused(a, refusal), false)
-	}
-	attempt, err := s.start(req, last+1, false, decided)
-	if err != nil {
+	case err != nil:
 		return Answer{}, err
 	}
 	f.hasBegun()

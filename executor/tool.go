@@ -34,6 +34,8 @@ type Tool struct {
 	Repeatable  bool           // a second attempt may follow one whose outcome is unknown
 	ReadOnly    bool           // it changes nothing
 	Tier        int            // 0 read, 1 workspace edit, 2 tests and linters, 3 arbitrary command; 4 and above is never granted
+	Phases      []string       // of the session in which it may run; none is all
+	Escalates   bool           // its success makes an edit task of an investigate task
 	Timeout     time.Duration  // the longest an attempt may take; 0 leaves it to the runtime
 	Run         func(ctx context.Context, call *Invocation) (Result, error)
 

@@ -88,8 +88,10 @@ var sessionEndpoints = []endpoint{
 	{"session-open", "session.open", openSchema, openAnswerSchema, openVerb, false},
 	{"session-get", "session.get", sessionSchema, getSchema, getVerb, false},
 	{"session-list", "session.list", listSchema, listAnswerSchema, listVerb, false},
+	{"session-phase", "session.phase", phaseSchema, phaseAnswerSchema, phaseVerb, false},
 	{"session-end", "session.end", endSchema, endAnswerSchema, endVerb, false},
 	{"to-get", "get.*", sessionSchema, getSchema, getVerb, true},
+	{"to-phase", "phase.*", phaseSchema, phaseAnswerSchema, phaseVerb, true},
 	{"to-end", "end.*", endSchema, endAnswerSchema, endVerb, true},
 }
 
@@ -118,6 +120,9 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 		req.Session = journal.NewID().String()
 	}
 	if err := schema.CheckSession(req.Session); err != nil {
+		return fail(err)
+	}
+	if err := checkStage(req.Session, req.Phase, req.TaskKind); err != nil {
 		return fail(err)
 	}
 	if w := req.Workspace; w != "" {

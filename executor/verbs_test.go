@@ -25,13 +25,13 @@ func TestOpenIsIdempotent(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	n := p.node([]executor.Tool{echo})
 	workspace := t.TempDir()
-	req := executor.OpenRequest{Session: "s1", Workspace: workspace, Labels: []byte(`{"team":"a"}`), TaskKind: "review", Phase: "plan"}
+	req := executor.OpenRequest{Session: "s1", Workspace: workspace, Labels: []byte(`{"team":"a"}`), TaskKind: "investigate", Phase: "investigating"}
 	first, err := n.client.Open(within(t), req)
 	if err != nil || !first.Created || first.Workspace != workspace {
 		t.Fatalf("the session is made: %+v, %v", first, err)
 	}
 	// The second finds it, and leaves it as it is.
-	for _, again := range []executor.OpenRequest{req, {Session: "s1"}, {Session: "s1", Workspace: t.TempDir(), Phase: "do"}} {
+	for _, again := range []executor.OpenRequest{req, {Session: "s1"}, {Session: "s1", Workspace: t.TempDir(), Phase: "editing"}} {
 		a, err := n.client.Open(within(t), again)
 		if err != nil || a.Created || a.Workspace != workspace || a.Head != first.Head {
 			t.Errorf("the session is there: %+v, %v", a, err)
@@ -43,7 +43,7 @@ func TestOpenIsIdempotent(t *testing.T) {
 		t.Errorf("the session is there: %+v, %v", a, err)
 	}
 	got, err := n.client.Get(within(t), "s1")
-	if err != nil || got.Workspace != workspace || string(got.Labels) != `{"team":"a"}` || got.TaskKind != "review" || got.Phase != "plan" {
+	if err != nil || got.Workspace != workspace || string(got.Labels) != `{"team":"a"}` || got.TaskKind != "investigate" || got.Phase != "investigating" {
 		t.Errorf("the session is %+v, %v", got, err)
 	}
 	// Without an id it gets one, a ULID.

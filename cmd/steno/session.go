@@ -53,8 +53,8 @@ func (a *app) sessionCommand() *cobra.Command {
 		},
 	}
 	ls.Flags().BoolVar(&ids, "ids", false, "list the ids alone: nothing of a session is looked at, which is a hundred times faster")
-	c := &cobra.Command{Use: "session", Short: "list, show, pack and remove sessions", Example: "  steno session ls\n  steno session show demo\n  steno session pack demo"}
-	c.AddCommand(ls, show, a.packCommand(), a.rmCommand())
+	c := &cobra.Command{Use: "session", Short: "list, show, move on, pack and remove sessions", Example: "  steno session ls\n  steno session show demo\n  steno session pack demo"}
+	c.AddCommand(ls, show, a.phaseCommand(), a.packCommand(), a.rmCommand())
 	return c
 }
 
