@@ -109,11 +109,18 @@ func (s *session) run(f *flight) (Answer, error) {
 	if known != nil {
 		return s.resume(f, known)
 	}
+	if err := s.adopt(); err != nil {
+		return Answer{}, err
+	}
 	var a admitted
 	var refusal error
 	var attempt replay.Attempt
 	s.inPhase(func(alone bool) (moves bool) {
-		a, refusal = s.gate(req)
+		var policy *Policy
+		if policy, err = s.policy(); err != nil {
+			return false
+		}
+		a, refusal = s.gate(req, policy)
 		if moves = refusal == nil && a.move != nil && !alone; refusal == nil && !moves {
 			attempt, err = s.start(req, 1, true, a, &a.decision)
 		}

@@ -42,7 +42,9 @@ type Config struct {
 	Prefix string
 	// Queue also serves the queue door, which needs JetStream.
 	Queue bool
-	// Policy says which calls may run; nil lets every valid one.
+	// Policy says which calls may run in all sessions that this executor holds,
+	// also where another one did before. Nil: each goes by the policy that is
+	// recorded in it, and where there is none every valid call runs.
 	Policy *Policy
 	// Protect names folders that no tool may see or touch: the store's.
 	Protect []string
@@ -77,6 +79,7 @@ type Executor struct {
 	writes   chan struct{} // a slot for each request of another kind that may wait for the disk
 	looks    chan struct{} // a slot for each other request
 	work     sync.WaitGroup
+	policies policies
 	replies  replies // requests that are being handled
 	// Set by New and by tests only.
 	ackWait, stopWait, retryFirst time.Duration

@@ -15,7 +15,7 @@ type admitted struct {
 // gate says whether a call may run, and why not: the tool exists, the arguments
 // fit, its phase and tier admit it, and the policy allows it. What it decides is recorded before the tool
 // runs, or with the result that says why it does not.
-func (s *session) gate(req *Request) (admitted, error) {
+func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
 	if req.lost != nil { // it must not run with what is left of its arguments
 		return admitted{}, req.lost
 	}
@@ -28,10 +28,10 @@ func (s *session) gate(req *Request) (admitted, error) {
 	}
 	a, at := admitted{tool: e.tool}, s.stage()
 	req.tier, req.phase = uint64(e.tool.Tier), at.phase
-	if a.decision = s.x.cfg.Policy.admit(&e.tool, at); a.decision.gate != "" {
+	if a.decision = policy.admit(&e.tool, at); a.decision.gate != "" {
 		return a, a.decision.refusal(e.tool.Name)
 	}
-	if a.decision = s.x.cfg.Policy.decide(question{&e.tool, req.Args}); !a.decision.allow {
+	if a.decision = policy.decide(question{&e.tool, req.Args}); !a.decision.allow {
 		return a, a.decision.refusal(e.tool.Name)
 	}
 	if !req.DryRun && at.moves(&e.tool) {
@@ -51,9 +51,10 @@ func (s *session) refused(a admitted, refusal error) verdict {
 
 // regate asks the gate about a call that an earlier writer has recorded and
 // left without a result. A denial that is recorded stands, whatever the gate
-// says now; before an allow that is recorded stands what the gate says now.
-func (s *session) regate(req *Request, c *replay.Call) (a admitted, decided *decision, refusal error) {
-	a, refusal = s.gate(req)
+// says now, and so does a person's allow where the policy would ask; otherwise
+// what the gate says now is what counts.
+func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitted, decided *decision, refusal error) {
+	a, refusal = s.gate(req, policy)
 	if len(c.Decisions) == 0 {
 		return a, &a.decision, refusal
 	}
@@ -72,6 +73,10 @@ func (s *session) regate(req *Request, c *replay.Call) (a admitted, decided *dec
 		}
 		recorded := decision{kind: kind, rule: last.Rule, reason: "the call was denied before"}
 		return admitted{tool: a.tool}, nil, recorded.refusal(req.Name)
+	}
+	if refusal != nil && a.decision.ask && last.By == "human" {
+		a.decision.allow = true
+		return a, nil, nil
 	}
 	if refusal == nil && a.decision.policy == "" && last.Gate == a.decision.gate {
 		return a, nil, nil // it says what is recorded

@@ -1,8 +1,7 @@
 package executor
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
+	"bytes"
 	"strconv"
 	"sync"
 
@@ -21,6 +20,7 @@ type Policy struct {
 	edits bool // the phase verifying admits tools that edit
 	allow bool // there are rules that allow, so what none of them fits is denied
 	hash  string
+	text  []byte // the document
 
 	byTool sync.Map // the rules that fit a tool's name, as []*rule, by the name
 }
@@ -74,8 +74,7 @@ func ParsePolicy(text []byte) (*Policy, error) {
 	case doc.Mode != modeAuto && doc.Mode != modeAsk && doc.Mode != modeReadOnly:
 		return nil, schema.Errorf(schema.InvalidConfig, "mode must be auto, ask or read_only")
 	}
-	sum := sha256.Sum256(text)
-	p := &Policy{mode: doc.Mode, edits: doc.Edits, hash: hex.EncodeToString(sum[:])}
+	p := &Policy{mode: doc.Mode, edits: doc.Edits, hash: journal.PolicyHash(text), text: bytes.Clone(text)}
 	names := map[string]bool{}
 	for i, t := range doc.Rules {
 		r, err := t.compile()
@@ -116,6 +115,7 @@ type decision struct {
 	rule     string
 	policy   string // its hash
 	reason   string // of a denial, for people
+	ask      bool   // it is denied only because nobody can be asked
 	kind     schema.Kind
 }
 
@@ -171,7 +171,7 @@ func (p *Policy) decide(q question) decision {
 }
 
 func (d *decision) unattended(reason string) {
-	d.gate, d.rule, d.kind, d.reason = "approval", ruleUnattended, schema.ApprovalDenied, reason
+	d.ask, d.gate, d.rule, d.kind, d.reason = true, "approval", ruleUnattended, schema.ApprovalDenied, reason
 }
 
 // about gives the rules that fit a tool's name. Only names of tools that there

@@ -257,9 +257,8 @@ type OpenRequest struct {
 	replaced int // U+FFFD that the door put in
 }
 
-// started is the data of session_started.
-func (r *OpenRequest) started() []byte {
-	var o schema.Object
+// started is what session_started says of it.
+func (r *OpenRequest) started() (o schema.Object) {
 	if len(r.Labels) > 0 {
 		o.Raw("labels", r.Labels)
 	}
@@ -271,6 +270,11 @@ func (r *OpenRequest) started() []byte {
 	if r.replaced > 0 {
 		o.Uint("replaced", uint64(r.replaced))
 	}
+	return o
+}
+
+func (r *OpenRequest) data() []byte {
+	o := r.started()
 	return o.Bytes()
 }
 

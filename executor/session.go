@@ -48,7 +48,7 @@ type session struct {
 	left      bool       // the session is given back: nothing is opened any more
 
 	// Held for reading while a call is admitted and its start recorded, and for
-	// writing while the phase or the task changes. Taken before all others.
+	// writing while the phase, the task or the policy changes. Taken before all others.
 	phases sync.RWMutex
 
 	mu      sync.Mutex // guards the rest
@@ -109,7 +109,10 @@ func (s *session) open() error {
 	}
 	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish, Waiting: s.waits}
 	if s.create != nil {
-		opt.Create, opt.Started = true, s.create.started()
+		opt.Create = true
+		if opt.Started, err = s.started(); err != nil {
+			return err
+		}
 	}
 	j, err := journal.Open(s.ctx, s.x.cfg.Store, s.id, opt)
 	if s.ctx.Err() != nil && err != nil {
@@ -127,7 +130,7 @@ func (s *session) open() error {
 	s.journal = j
 	s.x.log.Info("holds a session", "session", s.id, "epoch", j.Epoch(), "how", j.How())
 	if s.create != nil { // before its calls are settled: they may need the workspace
-		_ = s.supply(opt.Started) // who opens it is told by doing it again
+		_ = s.supply(s.create.data()) // who opens it is told by doing it again
 	}
 	return nil
 }

@@ -83,6 +83,9 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 // resume goes on with a call that is recorded and has no result.
 func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	req := f.call
+	if err := s.adopt(); err != nil {
+		return Answer{}, err
+	}
 	last := lastAttempt(c)
 	var a admitted
 	var decided *decision
@@ -90,7 +93,11 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	var attempt replay.Attempt
 	open := false // what became of it is not known, and it may not run again
 	s.inPhase(func(alone bool) (moves bool) {
-		a, decided, refusal = s.regate(req, c)
+		var policy *Policy
+		if policy, err = s.policy(); err != nil {
+			return false
+		}
+		a, decided, refusal = s.regate(req, policy, c)
 		open = last > 0 && (refusal != nil || !a.tool.Repeatable && !c.DryRun)
 		if refusal != nil || open {
 			return false

@@ -139,7 +139,7 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 			ws.Close()
 		}
 	}
-	started := req.started()
+	started := req.data()
 	if err := schema.CheckData(schema.TypeSessionStarted, started); err != nil {
 		return fail(err)
 	}

@@ -129,7 +129,7 @@ func (f *Files) export(ctx context.Context, dir string, opt ExportOptions) error
 			return err
 		}
 	}
-	return errors.Join(to.syncDir(to.sessions), to.syncDir(to.root))
+	return errors.Join(f.exportPolicies(to), to.syncDir(to.sessions), to.syncDir(to.root))
 }
 
 // exportSession copies one session. there says whether there is a copy, whatever

@@ -24,6 +24,12 @@ type Store interface {
 	// gets when it is opened to be written; UnsafeStatePath: others may know it.
 	Secret() ([]byte, error)
 
+	// KeepPolicy keeps a policy document under its [PolicyHash], durably; what is
+	// kept already is not written again. LogWriteFailed. Policy gives it back;
+	// NotFound: there is none with that hash.
+	KeepPolicy(text []byte) error
+	Policy(hash string) ([]byte, error)
+
 	// Writable tries whether the store can be written now; LogWriteFailed says
 	// why not. It costs a write and a sync, and leaves nothing.
 	Writable(ctx context.Context) error

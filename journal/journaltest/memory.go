@@ -27,6 +27,7 @@ type Memory struct {
 	mu       sync.Mutex
 	sessions map[string]map[uint64]*memorySegment
 	blobs    map[string][]byte // by session and hash, with a blank between them
+	policies map[string][]byte // by hash
 }
 
 type memorySegment struct {
@@ -38,7 +39,7 @@ type memorySegment struct {
 func NewMemory() *Memory {
 	secret := make([]byte, 32)
 	rand.Read(secret)
-	return &Memory{id: ulid.Make().String(), secret: secret, sessions: map[string]map[uint64]*memorySegment{}, blobs: map[string][]byte{}}
+	return &Memory{id: ulid.Make().String(), secret: secret, sessions: map[string]map[uint64]*memorySegment{}, blobs: map[string][]byte{}, policies: map[string][]byte{}}
 }
 
 // Put makes a segment hold these bytes, with nobody holding its lock.
@@ -66,6 +67,25 @@ func (m *Memory) ID() string { return m.id }
 
 // Secret is the store's secret.
 func (m *Memory) Secret() ([]byte, error) { return bytes.Clone(m.secret), nil }
+
+// KeepPolicy keeps a policy document.
+func (m *Memory) KeepPolicy(text []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.policies[journal.PolicyHash(text)] = bytes.Clone(text)
+	return nil
+}
+
+// Policy gives a policy document back.
+func (m *Memory) Policy(hash string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	text, ok := m.policies[hash]
+	if !ok {
+		return nil, schema.Errorf(schema.NotFound, "the store has no policy %s", hash)
+	}
+	return bytes.Clone(text), nil
+}
 
 // Writable is nil: memory can always be written.
 func (m *Memory) Writable(context.Context) error { return nil }

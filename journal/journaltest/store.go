@@ -40,6 +40,7 @@ var storeTests = []storeTest{
 	// What a store does with slots and bytes.
 	{"the id is a ULID", suite.id},
 	{"the secret is 32 bytes that stay the same", suite.secret},
+	{"a policy is given back by its hash", suite.policies},
 	{"an unknown session is not_found", suite.unknown},
 	{"a hostile session id is invalid_args", suite.hostile},
 	{"claiming epoch 1 makes the session", suite.makes},

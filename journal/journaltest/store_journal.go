@@ -366,6 +366,26 @@ func (s suite) removed() {
 	s.want(err, schema.AlreadyExists, "making it anew above a claim")
 }
 
+func (s suite) policies() {
+	text := []byte("version: 1\n")
+	hash := journal.PolicyHash(text)
+	_, err := s.store.Policy(hash)
+	s.want(err, schema.NotFound, "a policy that is not kept")
+	for range 2 {
+		if err := s.store.KeepPolicy(text); err != nil {
+			s.Fatal(err)
+		}
+	}
+	got, err := s.store.Policy(hash)
+	if err != nil || !bytes.Equal(got, text) {
+		s.Errorf("the policy is %q, %v", got, err)
+	}
+	for _, none := range []string{"", "../store", strings.ToUpper(hash), hash[1:]} {
+		_, err := s.store.Policy(none)
+		s.want(err, schema.NotFound, "policy "+none)
+	}
+}
+
 func (s suite) secret() {
 	first, err := s.store.Secret()
 	if err != nil || len(first) != 32 || bytes.Equal(first, make([]byte, 32)) {
