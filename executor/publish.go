@@ -48,10 +48,18 @@ func (x *Executor) post(o outgoing) {
 // proclaim sends what is outgoing, in the order in which it comes. The connection
 // has one lock, which hundreds of calls would wait for in turn.
 func (x *Executor) proclaim() {
-	for {
+	const long, pause = 200 * time.Microsecond, 255
+	for alone := 0; ; alone-- {
 		select {
 		case o := <-x.outgoing:
-			runtime.Gosched() // what others are about to send goes out with it, in one piece
+			if alone <= 0 { // what others are about to send goes out with it, in one piece
+				began := time.Now()
+				runtime.Gosched()
+				alone = 1
+				if took := time.Since(began); took > long && took > time.Duration(len(x.outgoing))*long {
+					alone = pause // somebody computes, and nobody was about to
+				}
+			}
 			x.emit(o)
 			x.rest()
 			continue

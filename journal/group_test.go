@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"steno/journal"
 	"steno/journal/journaltest"
@@ -160,5 +162,45 @@ func TestTheRestOfABatchDoesNotStandBehindOthers(t *testing.T) {
 		[]journal.Entry{first, journaltest.Note("rest")})
 	if errs[0] != nil || !errors.Is(errs[1], schema.AlreadyExists) {
 		t.Errorf("got %v", errs)
+	}
+}
+
+// Whoever closes a store closes no writer: those go on, each with its own syncs.
+func TestWritersOutliveTheirStore(t *testing.T) {
+	t.Parallel()
+	looks := journaltest.Files(t)
+	store, err := journal.OpenFiles(looks.Dir(), false)
+	must(t, err)
+	var work sync.WaitGroup
+	var under atomic.Int64
+	all := make(chan struct{})
+	opt := journaltest.Options()
+	opt.Create = true
+	for i := range 8 {
+		j, err := journal.Open(ctx, store, fmt.Sprint("s", i), opt)
+		must(t, err)
+		work.Go(func() {
+			defer j.Close()
+			for n := range 60 {
+				if _, err := j.Append(ctx, journaltest.Note("x")); err != nil {
+					t.Errorf("append %d of session %d: %v", n, i, err)
+					return
+				}
+				if n == 10 && under.Add(1) == 8 {
+					close(all)
+				}
+			}
+		})
+	}
+	select {
+	case <-all: // the log is in use
+	case <-time.After(journaltest.Deadline):
+	}
+	must(t, store.Close())
+	work.Wait()
+	for i := range 8 {
+		if l := journaltest.Verify(t, looks, fmt.Sprint("s", i)); len(l.Events) != 62 {
+			t.Errorf("session %d has %d events", i, len(l.Events))
+		}
 	}
 }

@@ -44,9 +44,9 @@ type place struct {
 	offset int64
 }
 
-// places are where the events of a log stand, by number and by id: some 40
-// bytes for each, for a session may have millions. The caller holds mu, or is
-// alone.
+// places are where the events of a log stand, by number and by id: some 20
+// bytes for each, and 30 more once it was asked for an id, for a session may have
+// millions. Whoever adds to them has the lane and mu, or is alone.
 type places struct {
 	list []stretch
 	n    uint32               // how many events there are
@@ -96,7 +96,9 @@ func (p *places) seq(seq uint64) (place, bool) {
 	return place{s.epoch, s.offset + int64(s.behind[seq-s.seq])}, true
 }
 
-// id finds an event by its id, and its number.
+// id finds an event by its id, and its number. The first time it makes the table
+// of all ids, which takes a fraction of a second where there are millions; most
+// sessions are never asked. The caller has the lane.
 func (p *places) id(id ulid.ULID) (seq uint64, at place, ok bool) {
 	if p.ids == nil {
 		p.ids = make(map[ulid.ULID]uint32, len(p.last))

@@ -7,6 +7,9 @@ var SetAside = setAside
 // any more.
 var Superseded = (*Holders).superseded
 
+// SweepLogs removes the logs of the dead that nobody needs.
+var SweepLogs = (*Holders).sweepLogs
+
 // AppendRecord appends a record of a log's first generation.
 func AppendRecord(b []byte, id string, place int64, session string, epoch uint64, offset int64, lines []byte) []byte {
 	return appendRecord(b, id, &record{generation: 1, place: place, session: session, epoch: epoch, offset: offset, bytes: int64(len(lines))}, lines)

@@ -54,6 +54,7 @@ type Log struct {
 	// Of the committer.
 	current *logFile
 	buf     []byte
+	alone   int // so many commits do without gather
 
 	mu      sync.Mutex
 	change  sync.Cond // of what follows
@@ -160,20 +161,29 @@ func (l *Log) commits() {
 	}
 }
 
-// maxTurns is how often the committer lets others go before it.
-const maxTurns = 8
-
 // gather lets those run that are about to append, for as long as each turn brings
 // more of them: on a busy machine they would otherwise find the processors taken
-// by one small commit after the other. Where nobody is about to, it costs nothing.
+// by one small commit after the other. Where a turn takes long and brings nobody,
+// somebody computes, and the next commits do not wait for that.
 func (l *Log) gather() {
-	for n, turn := 0, 0; turn < maxTurns; turn++ {
+	const maxTurns, long, pause = 8, int64(200e3), 255 // long in nanoseconds
+	if l.alone > 0 {
+		l.alone--
+		return
+	}
+	n := 0
+	for range maxTurns {
+		began := monotonic()
 		runtime.Gosched()
+		took := monotonic() - began
 		l.mu.Lock()
-		before := n
-		n = len(l.pending)
+		more := len(l.pending) - n
 		l.mu.Unlock()
-		if n == before {
+		if n += more; took > long && took > int64(more)*long {
+			l.alone = pause
+			return
+		}
+		if more == 0 {
 			return
 		}
 	}
@@ -263,7 +273,7 @@ func (l *Log) keep() {
 	defer l.mu.Unlock()
 	for {
 		switch {
-		case l.making && !l.closed && l.total < allLogs:
+		case l.making && !l.closed && l.total+l.next <= allLogs:
 			l.make()
 		case len(l.full) > 0:
 			f := l.full[0]
@@ -426,8 +436,5 @@ func (l *Log) close() {
 	}
 	for _, dir := range l.dirs {
 		dir.Close()
-	}
-	if l.above != nil {
-		l.above.file.Close()
 	}
 }

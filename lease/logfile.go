@@ -194,7 +194,8 @@ func leads(path string, to node) bool {
 
 // above is the folder that those of the sessions are in. It is looked for once in
 // each commit, by its whole path, so that every slot need only look for its own
-// folder in it.
+// folder in it. It is closed when nobody has it any more: a check may be under way
+// when the log ends.
 type above struct {
 	root *os.Root // as the slots have it
 	file *os.File

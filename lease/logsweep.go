@@ -2,10 +2,7 @@ package lease
 
 import (
 	"bytes"
-	"errors"
 	"os"
-
-	"steno/schema"
 )
 
 // sweepEvery is how many beats lie between two looks for the logs of the dead.
@@ -27,8 +24,8 @@ func (h *Holders) leadsTo(holder string, dir *os.Root) bool {
 // written, and goes on from this segment with what the log has of it.
 func (h *Holders) superseded(session string, epoch uint64, faults *Faults) bool {
 	d, err := h.session(session, faults)
-	if err != nil {
-		return errors.Is(err, schema.NotFound)
+	if err != nil { // it may be away for a while: moved, or on a volume that is not mounted
+		return false
 	}
 	defer d.Close()
 	newest := func() uint64 {
@@ -141,7 +138,7 @@ func (h *Holders) unneeded(x *logIndex, stop <-chan struct{}) bool {
 func (h *Holders) inSegment(of epochOf, extents []extent) bool {
 	d, err := h.session(of.session, nil)
 	if err != nil {
-		return errors.Is(err, schema.NotFound)
+		return false
 	}
 	defer d.Close()
 	if _, err := d.Settle(of.epoch); err != nil {

@@ -47,3 +47,37 @@ func TestASealThatMayHaveBeenOverlookedEndsNoLog(t *testing.T) {
 	must(t, seal(three, 3))
 	ended(true, "with a seal in the newest slot")
 }
+
+// What is not there may come back: a session's folder that was moved away for a
+// while, or that of all sessions, on a volume that is not mounted.
+func TestALogStaysWhileItsSessionIsAway(t *testing.T) {
+	h, dir := stored(t)
+	session := filepath.Join(dir, "sessions", "s1")
+	must(t, os.MkdirAll(session, 0o700))
+	segment := filepath.Join(session, "000001.jsonl")
+	must(t, os.WriteFile(segment, []byte("a\n"), 0o600))
+	const id = "01KBCDEFGHJKMNPQRSTVWXYZ00"
+	must(t, os.MkdirAll(filepath.Join(dir, "holders", "dead"), 0o700))
+	log := filepath.Join(dir, "holders", "dead", "log-"+id)
+	must(t, os.WriteFile(log, lease.AppendRecord(nil, id, 0, "s1", 1, 2, []byte("b\n")), 0o600))
+	stays := func(want bool, when string) {
+		t.Helper()
+		lease.SweepLogs(h, nil)
+		if _, err := os.Stat(log); (err == nil) != want {
+			t.Fatalf("%s the log is there: %v", when, err)
+		}
+	}
+	stays(true, "with a line that the segment has not")
+	for _, away := range []string{session, filepath.Dir(session)} {
+		must(t, os.Rename(away, away+"-away"))
+		stays(true, "while "+filepath.Base(away)+" is away")
+		must(t, os.Mkdir(away, 0o700))
+		stays(true, "while another folder is in the place of "+filepath.Base(away))
+		must(t, errors.Join(os.Remove(away), os.Rename(away+"-away", away)))
+	}
+	must(t, os.Rename(segment, segment+"-away"))
+	stays(true, "without the segment")
+	must(t, os.Rename(segment+"-away", segment))
+	must(t, os.WriteFile(segment, []byte("a\nb\n"), 0o600))
+	stays(false, "with all that it has in the segment")
+}
