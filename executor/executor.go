@@ -89,6 +89,7 @@ type Executor struct {
 	shown   health               // in the statistics; guarded by the service's lock
 
 	outgoing chan outgoing // what is to be sent
+	load     load          // of that
 	herald   sync.Once     // begins to send it
 	hush     chan struct{} // closed when no more is to come
 	hushed   chan struct{} // closed when all is sent
@@ -139,6 +140,7 @@ func New(cfg Config) (*Executor, error) {
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
+	x.load.less.L = &x.load.mu
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.stopping, x.stop = context.WithCancel(x.ctx)
 	return x, nil

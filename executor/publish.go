@@ -2,6 +2,8 @@ package executor
 
 import (
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -27,12 +29,67 @@ type outgoing struct {
 	line    []byte
 }
 
-// maxOutgoing is how many of them may be on their way; who has more waits.
-const maxOutgoing = 4096
+// maxOutgoing is how many of them may be on their way, and maxLoad how many bytes,
+// or one that has more alone; who has more waits.
+const (
+	maxOutgoing = 4096
+	maxLoad     = 16 << 20
+)
+
+func (o *outgoing) bytes() int64 {
+	if o.msg != nil {
+		return int64(o.msg.Size())
+	}
+	return int64(len(o.line))
+}
+
+// A load counts the bytes that are on their way.
+type load struct {
+	bytes   atomic.Int64
+	waiting atomic.Int64 // who waits for less
+	mu      sync.Mutex
+	less    sync.Cond
+}
+
+// add waits until there is room for n bytes, and takes it.
+func (l *load) add(n int64) {
+	if l.fits(n) {
+		return
+	}
+	l.waiting.Add(1) // before it looks again: who takes something off looks for it afterwards
+	defer l.waiting.Add(-1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.fits(n) {
+		l.less.Wait()
+	}
+}
+
+func (l *load) fits(n int64) bool {
+	for {
+		now := l.bytes.Load()
+		if now > 0 && now+n > maxLoad {
+			return false
+		}
+		if l.bytes.CompareAndSwap(now, now+n) {
+			return true
+		}
+	}
+}
+
+func (l *load) remove(n int64) {
+	l.bytes.Add(-n)
+	if l.waiting.Load() > 0 {
+		l.mu.Lock()
+		l.less.Broadcast()
+		l.mu.Unlock()
+	}
+}
 
 // post has something sent. Behind the end of a drain it sends itself.
 func (x *Executor) post(o outgoing) {
 	x.herald.Do(func() { go x.proclaim() })
+	x.load.add(o.bytes())
 	select {
 	case x.outgoing <- o:
 	case <-x.hushed:
@@ -85,6 +142,7 @@ func (x *Executor) rest() {
 }
 
 func (x *Executor) emit(o outgoing) {
+	defer x.load.remove(o.bytes())
 	if o.msg != nil {
 		x.send(o.msg)
 	} else if err := x.cfg.Conn.Publish(o.session.subject+o.typ, o.line); err != nil {
