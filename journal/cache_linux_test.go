@@ -73,6 +73,13 @@ func cacheOnDisk(t *testing.T, roll, drop, logged bool) (wrong string) {
 		}
 		defer files.Close()
 		faults := &lease.Faults{LogSize: 8 << 10} // so that a file is soon full, and the segment synced
+		var noRoll atomic.Bool
+		faults.Write = func(f *os.File, b []byte) (int, error) {
+			if noRoll.Load() && bytes.Contains(b, []byte(`"epoch":2`)) {
+				return 0, journaltest.ErrDisk
+			}
+			return f.Write(b)
+		}
 		if !drop {
 			faults.Drop = func(*os.File) error { return nil }
 		}
@@ -91,14 +98,7 @@ func cacheOnDisk(t *testing.T, roll, drop, logged bool) (wrong string) {
 		device.Fail(func(data []byte) bool {
 			return bytes.Contains(data, []byte("the disk fails here")) && !bytes.Contains(data, []byte("steno-log ")) && failed.Add(1) == 1
 		})
-		if !roll {
-			faults.Write = func(f *os.File, b []byte) (int, error) {
-				if bytes.Contains(b, []byte(`"epoch":2`)) {
-					return 0, journaltest.ErrDisk
-				}
-				return f.Write(b)
-			}
-		}
+		noRoll.Store(!roll)
 		if err := write(j, "the disk fails here"); roll || logged {
 			must(t, err)
 		} else if err == nil {
@@ -113,7 +113,7 @@ func cacheOnDisk(t *testing.T, roll, drop, logged bool) (wrong string) {
 		if failed.Load() == 0 {
 			t.Error("no write has failed")
 		}
-		faults.Write = nil
+		noRoll.Store(false)
 		j, err = journal.Open(ctx, store, "s1", journaltest.Options())
 		must(t, err)
 		acknowledged = append(acknowledged, j.Head())
