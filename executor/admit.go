@@ -119,6 +119,9 @@ func (p *Policy) admit(t *Tool, at stage) decision {
 	if t.Tier >= neverTier {
 		return p.never()
 	}
+	if p != nil && p.mode == modeReadOnly && !t.ReadOnly {
+		return p.unwritten()
+	}
 	if why := at.admits(t, p != nil && p.edits); why != "" {
 		return decision{gate: "phase", by: "auto", kind: schema.PhaseDenied, reason: "the phase " + at.phase + " does not admit the tool: " + why}
 	}

@@ -34,9 +34,9 @@ func writeTool() Tool {
 			"path":{"type":"string","minLength":1,"maxLength":4096,"description":"the file, from the workspace"},
 			"content":{"type":"string","description":"the whole new text"}},
 			"required":["path","content"],"additionalProperties":false}`),
-		Tier:   1,
-		Phases: []string{PhaseEditing},
-		Run:    runWrite,
+		Tier: 1, Idempotent: true,
+		Phases: []string{PhaseEditing}, OpenWorld: new(false),
+		Run: runWrite,
 	}
 }
 
@@ -52,8 +52,8 @@ func editTool() Tool {
 			"replace_all":{"type":"boolean","description":"replace every occurrence"}},
 			"required":["path","old","new"],"additionalProperties":false}`),
 		Tier:   1,
-		Phases: []string{PhaseEditing},
-		Run:    runEdit,
+		Phases: []string{PhaseEditing}, OpenWorld: new(false),
+		Run: runEdit,
 	}
 }
 

@@ -76,6 +76,11 @@ func (c *Client) End(ctx context.Context, req EndRequest) (a EndAnswer, err erro
 	return a, c.ask(ctx, "session.end", req, &a)
 }
 
+// Tools lists the tools that a session admits now.
+func (c *Client) Tools(ctx context.Context, req ToolsRequest) (a ToolsAnswer, err error) {
+	return a, c.ask(ctx, "session.tools", req, &a)
+}
+
 // Phase moves a session to another phase.
 func (c *Client) Phase(ctx context.Context, req PhaseRequest) (a PhaseAnswer, err error) {
 	return a, c.ask(ctx, "session.phase", req, &a)

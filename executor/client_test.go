@@ -179,6 +179,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 	for name, want := range map[string]string{
 		"call": "steno.v1.call.*", "session-open": "steno.v1.session.open", "session-get": "steno.v1.session.get",
 		"session-list": "steno.v1.session.list", "session-append": "steno.v1.session.append", "session-end": "steno.v1.session.end",
+		"session-tools": "steno.v1.session.tools", "to-tools": "steno.v1.to." + n.holder + ".tools.*",
 		"session-phase": "steno.v1.session.phase", "to-phase": "steno.v1.to." + n.holder + ".phase.*",
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
 		"lease-list": "steno.v1.lease.list", "lease-get": "steno.v1.lease.get", "to-release": "steno.v1.to." + n.holder + ".release.*",
@@ -187,7 +188,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 15 {
+	if len(info.Endpoints) != 17 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 
@@ -206,6 +207,8 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		{"session-get", "steno.v1.session.get", `{"session":"s1"}`, 0},
 		{"session-list", "steno.v1.session.list", `{"limit":10}`, 0},
 		{"session-phase", "steno.v1.session.phase", `{"session":"s1","phase":"editing","task_kind":"edit","trigger":{"by":"ann"}}`, 0},
+		{"session-tools", "steno.v1.session.tools", `{"session":"s1","format":"mcp"}`, 0},
+		{"session-tools", "steno.v1.session.tools", `{"session":"nobody"}`, 404},
 		{"session-phase", "steno.v1.session.phase", `{"session":"nobody","phase":"editing"}`, 404},
 		{"session-end", "steno.v1.session.end", `{"session":"s1","outcome":"completed"}`, 0},
 		{"session-get", "steno.v1.session.get", `{"session":"nobody"}`, 404},

@@ -29,6 +29,7 @@ func readTool() Tool {
 			"required":["path"],"additionalProperties":false}`),
 		Repeatable: true,
 		ReadOnly:   true,
+		OpenWorld:  new(false),
 		Run:        runRead,
 	}
 }

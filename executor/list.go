@@ -33,6 +33,7 @@ func listTool() Tool {
 			"additionalProperties":false}`),
 		Repeatable: true,
 		ReadOnly:   true,
+		OpenWorld:  new(false),
 		Run:        runList,
 	}
 }

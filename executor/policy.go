@@ -134,6 +134,13 @@ func (p *Policy) never() decision {
 	return d
 }
 
+// unwritten is the word about a tool that may change something, where nothing
+// may.
+func (p *Policy) unwritten() decision {
+	return decision{gate: "mode", by: "policy", policy: p.hash, kind: schema.WritePolicyDenied,
+		reason: "the policy's mode is read_only, and the tool may change something"}
+}
+
 // decide is the policy's word. It depends on the question and on nothing else.
 func (p *Policy) decide(q question) decision {
 	if q.tool.Tier >= neverTier {
@@ -144,8 +151,7 @@ func (p *Policy) decide(q question) decision {
 	}
 	d := decision{gate: "mode", by: "policy", policy: p.hash}
 	if p.mode == modeReadOnly && !q.tool.ReadOnly {
-		d.kind, d.reason = schema.WritePolicyDenied, "the policy's mode is read_only, and the tool may change something"
-		return d
+		return p.unwritten()
 	}
 	var first [3]*rule // that fit, by what they do
 	for _, r := range p.about(q.tool.Name) {

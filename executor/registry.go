@@ -158,9 +158,15 @@ func (e *registered) answering(run func(context.Context, *Invocation) (Result, e
 	}
 }
 
-// frozen is t with schemas and phases of its own, so that no holder of one copy can change
+// frozen is t with values of its own, so that no holder of one copy can change
 // another.
 func frozen(t Tool) Tool {
+	if t.Destructive != nil {
+		t.Destructive = new(*t.Destructive)
+	}
+	if t.OpenWorld != nil {
+		t.OpenWorld = new(*t.OpenWorld)
+	}
 	t.Input, t.Output, t.Phases = slices.Clone(t.Input), slices.Clone(t.Output), slices.Clone(t.Phases)
 	return t
 }

@@ -33,6 +33,7 @@ func searchTool() Tool {
 			"required":["pattern"],"additionalProperties":false}`),
 		Repeatable: true,
 		ReadOnly:   true,
+		OpenWorld:  new(false),
 		Run:        runSearch,
 	}
 }

@@ -34,6 +34,9 @@ type Tool struct {
 	Repeatable  bool           // a second attempt may follow one whose outcome is unknown
 	ReadOnly    bool           // it changes nothing
 	Tier        int            // 0 read, 1 workspace edit, 2 tests and linters, 3 arbitrary command; 4 and above is never granted
+	Idempotent  bool           // a second call with the same arguments changes nothing more; shown to clients, decides nothing
+	Destructive *bool          // it may take away what was there; nil is not said, and shown as true; decides nothing
+	OpenWorld   *bool          // it reaches beyond this machine; nil is not said, and shown as true; decides nothing
 	Phases      []string       // of the session in which it may run; none is all
 	Escalates   bool           // its success makes an edit task of an investigate task
 	Timeout     time.Duration  // the longest an attempt may take; 0 leaves it to the runtime

@@ -33,6 +33,10 @@ import (
 //	    output: {type: object}   # optional: JSON Schema of what it prints
 //	    tier: 0                  # 3 if it is left out
 //	    read_only: true          # it changes nothing
+//	    phases: [verifying]      # of the session in which it may run; all if there are none
+//	    idempotent: true         # for clients: to call it twice changes nothing more
+//	    destructive: false       # for clients: it takes nothing away; true if it is left out
+//	    open_world: false        # for clients: it stays on this machine; true if it is left out
 //	    repeatable: true         # it may run again when nobody knows what became of a run
 //	    dry_run: true            # it is run on a dry run too, with STENO_DRY_RUN=1
 //	    env: [MAIL_HOST]         # variables that it gets besides the usual few
@@ -95,6 +99,10 @@ type commandTool struct {
 	Tier        *int           `json:"tier"`
 	ReadOnly    bool           `json:"read_only"`
 	Repeatable  bool           `json:"repeatable"`
+	Idempotent  bool           `json:"idempotent"`
+	Destructive *bool          `json:"destructive"`
+	OpenWorld   *bool          `json:"open_world"`
+	Phases      []string       `json:"phases"`
 	DryRun      bool           `json:"dry_run"`
 	Env         []string       `json:"env"`
 	Limits      struct {
@@ -198,6 +206,7 @@ func (c commandTool) tool(dir string) (Tool, error) {
 	return Tool{
 		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
 		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable,
+		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld, Phases: c.Phases,
 		Timeout: limit + commandRoom, Run: p.run,
 	}, nil
 }

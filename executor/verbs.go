@@ -87,11 +87,13 @@ var (
 var sessionEndpoints = []endpoint{
 	{"session-open", "session.open", openSchema, openAnswerSchema, openVerb, false},
 	{"session-get", "session.get", sessionSchema, getSchema, getVerb, false},
+	{"session-tools", "session.tools", toolsSchema, toolsAnswerSchema, toolsVerb, false},
 	{"session-list", "session.list", listSchema, listAnswerSchema, listVerb, false},
 	{"session-phase", "session.phase", phaseSchema, phaseAnswerSchema, phaseVerb, false},
 	{"session-end", "session.end", endSchema, endAnswerSchema, endVerb, false},
 	{"to-get", "get.*", sessionSchema, getSchema, getVerb, true},
 	{"to-phase", "phase.*", phaseSchema, phaseAnswerSchema, phaseVerb, true},
+	{"to-tools", "tools.*", toolsSchema, toolsAnswerSchema, toolsVerb, true},
 	{"to-end", "end.*", endSchema, endAnswerSchema, endVerb, true},
 }
 

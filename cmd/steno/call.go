@@ -80,12 +80,8 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 	if err := schema.CheckSession(session); err != nil {
 		return err
 	}
-	// The client puts the arguments into its request as they are, so they must
-	// be JSON before.
-	if _, _, err := schema.Compact(nil, req.Args, 2); err != nil {
-		e := schema.AsError(err)
-		e.Message = "--args: " + e.Message
-		return e
+	if err := sound(req.Args); err != nil {
+		return err
 	}
 	b, err := a.backend(ctx, false)
 	if err != nil {
@@ -115,6 +111,22 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 	if err != nil {
 		return err
 	}
+	return a.told(req, answer, exit)
+}
+
+// sound refuses arguments that are no JSON: the client puts them into its
+// request as they are.
+func sound(args jsontext.Value) error {
+	if _, _, err := schema.Compact(nil, args, 2); err != nil {
+		e := schema.AsError(err)
+		e.Message = "--args: " + e.Message
+		return e
+	}
+	return nil
+}
+
+// told prints the result of a call, and gives the exit code.
+func (a *app) told(req executor.Request, answer executor.Answer, exit bool) error {
 	v, err := resultOf(answer.Data, nil)
 	if err != nil {
 		return err

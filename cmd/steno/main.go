@@ -134,7 +134,7 @@ func (a *app) root() *cobra.Command {
 		a.dir = abs
 		return nil
 	}
-	root.AddCommand(a.demoCommand(), a.runCommand(), a.serveCommand(), a.callCommand(), a.sessionCommand(),
+	root.AddCommand(a.demoCommand(), a.runCommand(), a.serveCommand(), a.callCommand(), a.toolCommand(), a.sessionCommand(),
 		a.verifyCommand(), a.headCommand(), a.repairCommand(), a.replayCommand(), a.leaseCommand(), a.exportCommand(), a.versionCommand())
 	placed(root)
 	for _, c := range root.Commands() {

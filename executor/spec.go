@@ -1,0 +1,144 @@
+package executor
+
+import (
+	"context"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/schema"
+)
+
+// Forms in which tools are told to models: of the Model Context Protocol, of
+// Anthropic's messages and of OpenAI's chat completions. Steno's own has all
+// there is.
+const (
+	FormatSteno     = "steno"
+	FormatMCP       = "mcp"
+	FormatAnthropic = "anthropic"
+	FormatOpenAI    = "openai"
+)
+
+// A ToolInfo is a tool in steno's own form.
+type ToolInfo struct {
+	Name        string         `json:"name"`
+	Description string         `json:"description"`
+	Tier        int            `json:"tier"`
+	Phases      []string       `json:"phases,omitempty"` // all if there are none
+	Escalates   bool           `json:"escalates,omitzero"`
+	ReadOnly    bool           `json:"read_only"`
+	Repeatable  bool           `json:"repeatable"`
+	Idempotent  bool           `json:"idempotent"`
+	Destructive bool           `json:"destructive"`
+	OpenWorld   bool           `json:"open_world"`
+	TimeoutMS   int64          `json:"timeout_ms,omitzero"`
+	Input       jsontext.Value `json:"input"`
+	Output      jsontext.Value `json:"output,omitzero"`
+}
+
+// Spec is what a model is told of the tool, in one of the forms; steno's if
+// format is empty. InvalidArgs: there is no such format.
+func (t Tool) Spec(format string) (jsontext.Value, error) {
+	var v any
+	switch format {
+	case "", FormatSteno:
+		v = ToolInfo{Name: t.Name, Description: t.Description, Tier: t.Tier, Phases: t.Phases, Escalates: t.Escalates,
+			ReadOnly: t.ReadOnly, Repeatable: t.Repeatable, Idempotent: t.idempotent(), Destructive: t.destructive(), OpenWorld: t.openWorld(),
+			TimeoutMS: t.Timeout.Milliseconds(), Input: t.Input, Output: t.Output}
+	case FormatMCP:
+		v = mcpTool{t.Name, t.Description, t.Input, t.Output, mcpHints{t.ReadOnly, t.destructive(), t.idempotent(), t.openWorld()}}
+	case FormatAnthropic:
+		v = anthropicTool{t.Name, t.Description, t.Input}
+	case FormatOpenAI:
+		v = openAITool{"function", openAIFunction{t.Name, t.Description, t.Input}}
+	default:
+		return nil, schema.Errorf(schema.InvalidArgs, "there is no format %s of a tool; there are steno, mcp, anthropic and openai", quoted(format)).
+			With("pointer", "/format")
+	}
+	return json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+}
+
+type (
+	mcpTool struct {
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		Input       jsontext.Value `json:"inputSchema"`
+		Output      jsontext.Value `json:"outputSchema,omitzero"`
+		Hints       mcpHints       `json:"annotations"`
+	}
+	mcpHints struct {
+		ReadOnly    bool `json:"readOnlyHint"`
+		Destructive bool `json:"destructiveHint"`
+		Idempotent  bool `json:"idempotentHint"`
+		OpenWorld   bool `json:"openWorldHint"`
+	}
+	anthropicTool struct {
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		Input       jsontext.Value `json:"input_schema"`
+	}
+	openAITool struct {
+		Type     string         `json:"type"`
+		Function openAIFunction `json:"function"`
+	}
+	openAIFunction struct {
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		Input       jsontext.Value `json:"parameters"`
+	}
+)
+
+// What a tool does not say of itself is taken for the worse.
+func (t *Tool) idempotent() bool  { return t.Idempotent || t.ReadOnly }
+func (t *Tool) destructive() bool { return !t.ReadOnly && (t.Destructive == nil || *t.Destructive) }
+func (t *Tool) openWorld() bool   { return t.OpenWorld == nil || *t.OpenWorld }
+
+// ToolsRequest asks which tools a session admits now.
+type ToolsRequest struct {
+	Session string `json:"session"`
+	Format  string `json:"format,omitzero"` // steno, mcp, anthropic or openai; steno if empty
+}
+
+// ToolsAnswer lists them, sorted by name. A call of another one is refused.
+type ToolsAnswer struct {
+	OK       bool             `json:"ok"`
+	Phase    string           `json:"phase,omitzero"`
+	TaskKind string           `json:"task_kind,omitzero"`
+	Tools    []jsontext.Value `json:"tools"`
+}
+
+var toolsVerb = verb{"tools", (*Executor).runTools, true, ofLooks}
+
+// runTools lists the tools that a session admits. Its holder is asked, since
+// that is who will run them.
+func (x *Executor) runTools(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	var req ToolsRequest
+	if _, err := door(payload, &req, levelData); err != nil {
+		return reply{}, err
+	}
+	if req.Session != session {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
+	}
+	s, err := x.find(ctx, session, here)
+	if err != nil {
+		return reply{}, err
+	}
+	defer s.leave()
+	policy, err := s.policy()
+	if err != nil {
+		return reply{}, err
+	}
+	at := s.stage()
+	a := ToolsAnswer{OK: true, Phase: at.phase, TaskKind: at.task, Tools: []jsontext.Value{}}
+	for _, t := range x.cfg.Tools.Tools() {
+		if policy.admit(&t, at).gate != "" {
+			continue
+		}
+		spec, err := t.Spec(req.Format)
+		if err != nil {
+			return reply{}, schema.AsError(err).With("session", session)
+		}
+		a.Tools = append(a.Tools, spec)
+	}
+	return answer(a, x, session, s.journal.Head())
+}
