@@ -36,7 +36,8 @@ func writeTool() Tool {
 			"required":["path","content"],"additionalProperties":false}`),
 		Tier: 1, Idempotent: true,
 		Phases: []string{PhaseEditing}, OpenWorld: new(false),
-		Run: runWrite,
+		Paths: []PathArg{{Pointer: "/path", Write: true}},
+		Run:   runWrite,
 	}
 }
 
@@ -53,7 +54,8 @@ func editTool() Tool {
 			"required":["path","old","new"],"additionalProperties":false}`),
 		Tier:   1,
 		Phases: []string{PhaseEditing}, OpenWorld: new(false),
-		Run: runEdit,
+		Paths: []PathArg{{Pointer: "/path", Write: true}},
+		Run:   runEdit,
 	}
 }
 

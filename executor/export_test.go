@@ -62,7 +62,7 @@ func SetPatience(c *Client, d time.Duration) { c.patience = d }
 
 // Decide is what a policy says of a call, in words.
 func Decide(p *Policy, t Tool, args string) string {
-	d := p.decide(question{&t, jsontext.Value(args)})
+	d := p.decide(question{tool: &t, args: jsontext.Value(args)})
 	word := string(d.kind)
 	if d.allow {
 		word = "allow"
@@ -70,10 +70,16 @@ func Decide(p *Policy, t Tool, args string) string {
 	return strings.TrimSpace(strings.Join([]string{word, d.gate, d.by, d.rule}, " "))
 }
 
+// FitsPath reports whether a pattern of a rule fits a path; an error says that it
+// is none.
+func FitsPath(pattern, path string) (bool, error) {
+	return fitsPath(strings.Split(pattern, "/"), components(path)), checkPattern(pattern)
+}
+
 // Fits reports whether a policy has a rule that does this and fits the call.
 func Fits(p *Policy, do string, t Tool, args string) bool {
 	return slices.ContainsFunc(p.rules, func(r rule) bool {
-		return r.do == doWords[do] && r.named(t.Name) && r.fits(&question{&t, jsontext.Value(args)})
+		return r.do == doWords[do] && r.named(t.Name) && r.fits(&question{tool: &t, args: jsontext.Value(args)})
 	})
 }
 

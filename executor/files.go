@@ -30,6 +30,7 @@ func readTool() Tool {
 		Repeatable: true,
 		ReadOnly:   true,
 		OpenWorld:  new(false),
+		Paths:      []PathArg{{Pointer: "/path"}},
 		Run:        runRead,
 	}
 }

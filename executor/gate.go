@@ -13,7 +13,8 @@ type admitted struct {
 }
 
 // gate says whether a call may run, and why not: the tool exists, the arguments
-// fit, its phase and tier admit it, and the policy allows it. What it decides is recorded before the tool
+// fit, its phase and tier admit it, its paths stay in the workspace, and the
+// policy allows it. What it decides is recorded before the tool
 // runs, or with the result that says why it does not.
 func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
 	if req.lost != nil { // it must not run with what is left of its arguments
@@ -31,7 +32,11 @@ func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
 	if a.decision = policy.admit(&e.tool, at); a.decision.gate != "" {
 		return a, a.decision.refusal(e.tool.Name)
 	}
-	if a.decision = policy.decide(question{&e.tool, req.Args}); !a.decision.allow {
+	paths, denied, refusal := s.touches(&e.tool, req.Args)
+	if a.decision = denied; refusal != nil {
+		return a, refusal
+	}
+	if a.decision = policy.decide(question{&e.tool, req.Args, paths}); !a.decision.allow {
 		return a, a.decision.refusal(e.tool.Name)
 	}
 	if !req.DryRun && at.moves(&e.tool) {
@@ -68,6 +73,8 @@ func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitt
 			kind = schema.PhaseDenied
 		case "tier":
 			kind = schema.TierDenied
+		case "path", "evidence":
+			kind = schema.ProtectedPath
 		case "approval":
 			kind = schema.ApprovalDenied
 		}

@@ -34,6 +34,7 @@ func listTool() Tool {
 		Repeatable: true,
 		ReadOnly:   true,
 		OpenWorld:  new(false),
+		Paths:      []PathArg{{Pointer: "/path"}},
 		Run:        runList,
 	}
 }

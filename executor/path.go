@@ -108,7 +108,7 @@ func (k *walk) step() (err error) {
 	case info.Mode()&fs.ModeSymlink != 0:
 		return k.follow(name)
 	case k.w.isGuarded(info):
-		return protected(k.given, "leads into a protected folder")
+		return schema.AsError(protected(k.given, "leads into a protected folder")).Cause(errEvidence)
 	case len(k.ahead) == 0:
 		k.arrive([]string{name}, info)
 		return nil

@@ -44,9 +44,13 @@ const neverTier = 4
 //	  - {name: no-push, do: deny, tool: bash, argument: {matches: 'git +push'}}
 //	  - {name: builds, do: allow, tool: bash, argument: {pointer: /argv, matches: 'go (build|test|vet) \./\.\.\.'}}
 //	  - {name: looks, do: allow, tool: '*', tier: 0}
+//	  - {name: locked, do: deny, path: '**/*.lock', write: true}
 //
 // A rule fits a call if all that it names fits. tool is a pattern as in package
 // path. tier is the highest of an allow, the lowest of a deny and of an ask.
+// path is a pattern of a path from the workspace, links resolved, in which **
+// stands for any number of folders, and write says whether the tool writes
+// there: it must fit one of the paths that the tool declares, for an allow all.
 // argument is an RE2 expression about what stands at a JSON pointer, or about
 // all arguments without one: it must find something in one of the texts there,
 // and for an allow it must match each of them from end to end. Texts are
@@ -104,8 +108,9 @@ func (p *Policy) Hash() string {
 
 // A question is what a policy is asked about a call whose arguments are valid.
 type question struct {
-	tool *Tool
-	args jsontext.Value
+	tool  *Tool
+	args  jsontext.Value
+	paths []touched
 }
 
 // A decision says whether a call may run, and what said so.

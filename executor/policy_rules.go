@@ -18,6 +18,8 @@ type ruleText struct {
 	Do       string        `json:"do"`
 	Tool     string        `json:"tool"`
 	Tier     *int          `json:"tier"`
+	Path     string        `json:"path"`
+	Write    *bool         `json:"write"`
 	Argument *argumentText `json:"argument"`
 }
 
@@ -40,6 +42,8 @@ type rule struct {
 	do      int
 	tool    string // a pattern; "" fits every tool
 	tier    *int
+	path    []string // components of a pattern; nil: whatever is touched
+	write   *bool
 	pointer jsontext.Pointer
 	matches *regexp.Regexp // nil: whatever the arguments are
 }
@@ -52,7 +56,7 @@ func (t *ruleText) compile() (rule, error) {
 		return rule{}, schema.Errorf(schema.InvalidConfig, format, args...)
 	}
 	do, known := doWords[t.Do]
-	r := rule{name: t.Name, do: do, tool: t.Tool, tier: t.Tier}
+	r := rule{name: t.Name, do: do, tool: t.Tool, tier: t.Tier, write: t.Write}
 	switch {
 	case !ruleName.MatchString(t.Name):
 		return bad("a rule has a name, of 1 to 64 of A-Z a-z 0-9 _ . -")
@@ -65,6 +69,12 @@ func (t *ruleText) compile() (rule, error) {
 	}
 	if _, err := path.Match(t.Tool, ""); err != nil {
 		return bad("tool is no pattern: %s", shorten(t.Tool, maxShown))
+	}
+	if t.Path != "" {
+		if err := checkPattern(t.Path); err != nil {
+			return rule{}, err
+		}
+		r.path = strings.Split(t.Path, "/")
 	}
 	if a := t.Argument; a != nil {
 		r.pointer = jsontext.Pointer(a.Pointer)
@@ -98,6 +108,9 @@ func (r *rule) named(tool string) bool {
 // fits reports whether a rule that is about the tool's name fits a call.
 func (r *rule) fits(q *question) bool {
 	if r.tier != nil && (r.do == doAllow && q.tool.Tier > *r.tier || r.do != doAllow && q.tool.Tier < *r.tier) {
+		return false
+	}
+	if !r.fitsPaths(q.paths) {
 		return false
 	}
 	if r.matches == nil {

@@ -9,6 +9,7 @@ import (
 
 	"steno/schema"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
@@ -78,6 +79,8 @@ func (r *Registry) put(t Tool, replace bool) error {
 		return badTool(t, "it has a phase that is none of "+strings.Join(phases, ", "))
 	case t.Escalates && len(t.Phases) > 0 && !slices.Equal(t.Phases, phases[:1]):
 		return badTool(t, "it escalates, which it can in the phase investigating only")
+	case slices.ContainsFunc(t.Paths, func(p PathArg) bool { return p.Pointer == "" || !jsontext.Pointer(p.Pointer).IsValid() }):
+		return badTool(t, "it has a path whose pointer is none")
 	case t.Timeout < 0:
 		return badTool(t, "its timeout is below 0")
 	}
@@ -167,7 +170,7 @@ func frozen(t Tool) Tool {
 	if t.OpenWorld != nil {
 		t.OpenWorld = new(*t.OpenWorld)
 	}
-	t.Input, t.Output, t.Phases = slices.Clone(t.Input), slices.Clone(t.Output), slices.Clone(t.Phases)
+	t.Input, t.Output, t.Phases, t.Paths = slices.Clone(t.Input), slices.Clone(t.Output), slices.Clone(t.Phases), slices.Clone(t.Paths)
 	return t
 }
 

@@ -34,6 +34,7 @@ func searchTool() Tool {
 		Repeatable: true,
 		ReadOnly:   true,
 		OpenWorld:  new(false),
+		Paths:      []PathArg{{Pointer: "/path"}},
 		Run:        runSearch,
 	}
 }

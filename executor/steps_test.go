@@ -9,13 +9,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/journal"
+	"steno/journal/journaltest"
 	"steno/replay"
 	"steno/schema"
 )
 
 // BenchmarkSteps are the parts of a call that need the processor alone, each
 // with what it allocates: the request as a client writes it, as the door reads
-// and checks it, its four lines, the state that they move, and the head of the
+// and checks it, what a policy and the whole gate say of it, its four lines, the state that they move, and the head of the
 // answer.
 func BenchmarkSteps(b *testing.B) {
 	args := `{"text":"` + strings.Repeat("a", 200-len(`{"text":""}`)) + `"}`
@@ -40,7 +41,7 @@ func BenchmarkSteps(b *testing.B) {
 	x := &Executor{}
 	x.cfg.Holder.ID = journal.NewID().String()
 	out := verdict{result: Result{OK: true, Output: strings.Repeat("r", 1<<10)}, duration: time.Millisecond}
-	allowed := (*Policy)(nil).decide(question{&tool.tool, req.Args})
+	allowed := (*Policy)(nil).decide(question{tool: &tool.tool, args: req.Args})
 	data := func(before, after *desk) [4]journal.Entry {
 		e := [4]journal.Entry{req.entry(before), allowed.entry(before, &req), {Type: schema.TypeToolStarted}, out.record(after, &req, 1)}
 		o := before.object()
@@ -68,17 +69,39 @@ func BenchmarkSteps(b *testing.B) {
 			}
 		}
 	})
+	p, err := ParsePolicy([]byte("version: 1\nmode: auto\nrules:\n" +
+		"  - {name: a, do: deny, tool: bash}\n  - {name: b, do: deny, argument: {pointer: /text, matches: 'git +push'}}\n" +
+		"  - {name: c, do: ask, tool: 'deploy_*'}\n  - {name: d, do: allow, tool: '*', tier: 1}\n"))
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.Run("policy", func(b *testing.B) {
 		b.ReportAllocs()
-		p, err := ParsePolicy([]byte("version: 1\nmode: auto\nrules:\n" +
-			"  - {name: a, do: deny, tool: bash}\n  - {name: b, do: deny, argument: {pointer: /text, matches: 'git +push'}}\n" +
-			"  - {name: c, do: ask, tool: 'deploy_*'}\n  - {name: d, do: allow, tool: '*', tier: 1}\n"))
+		for b.Loop() {
+			if d := p.decide(question{tool: &tool.tool, args: req.Args}); !d.allow {
+				b.Fatal(d)
+			}
+		}
+	})
+	b.Run("gate", func(b *testing.B) {
+		b.ReportAllocs()
+		posture := postureOf(p.mode, p.hash)
+		var started schema.Object
+		j, err := journal.Open(b.Context(), journaltest.NewMemory(), "s1", journal.Options{Holder: x.cfg.Holder, Create: true,
+			NewState: func() journal.State { return replay.New() }, Started: started.Text("phase", PhaseEditing).Raw("posture", posture.Bytes()).Bytes()})
 		if err != nil {
 			b.Fatal(err)
 		}
+		defer j.Close()
+		x.cfg.Tools, x.cfg.Policy = tools, p
+		s := &session{id: "s1", x: x, journal: j}
 		for b.Loop() {
-			if d := p.decide(question{&tool.tool, req.Args}); !d.allow {
-				b.Fatal(d)
+			policy, err := s.policy()
+			if err == nil {
+				_, err = s.gate(&req, policy)
+			}
+			if err != nil {
+				b.Fatal(err)
 			}
 		}
 	})

@@ -39,6 +39,7 @@ type Tool struct {
 	OpenWorld   *bool          // it reaches beyond this machine; nil is not said, and shown as true; decides nothing
 	Phases      []string       // of the session in which it may run; none is all
 	Escalates   bool           // its success makes an edit task of an investigate task
+	Paths       []PathArg      // which arguments are paths of the workspace
 	Timeout     time.Duration  // the longest an attempt may take; 0 leaves it to the runtime
 	Run         func(ctx context.Context, call *Invocation) (Result, error)
 
@@ -129,9 +130,13 @@ func (call *Invocation) folder() (*Workspace, error) {
 		return nil, call.noFolder
 	}
 	if call.Workspace == nil {
-		return nil, schema.Errorf(schema.OutsideWorkspace, "the session has no workspace, so no path is inside it")
+		return nil, noWorkspace()
 	}
 	return call.Workspace, nil
+}
+
+func noWorkspace() error {
+	return schema.Errorf(schema.OutsideWorkspace, "the session has no workspace, so no path is inside it")
 }
 
 // ctxError is nil while ctx lives, and then kind timeout or cancelled.

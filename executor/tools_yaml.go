@@ -39,6 +39,7 @@ import (
 //	    open_world: false        # for clients: it stays on this machine; true if it is left out
 //	    repeatable: true         # it may run again when nobody knows what became of a run
 //	    dry_run: true            # it is run on a dry run too, with STENO_DRY_RUN=1
+//	    paths: [{pointer: /file, write: false}]   # arguments that are paths of the workspace
 //	    env: [MAIL_HOST]         # variables that it gets besides the usual few
 //	    limits: {timeout: 60s, output: 1MiB}
 //
@@ -104,6 +105,7 @@ type commandTool struct {
 	OpenWorld   *bool          `json:"open_world"`
 	Phases      []string       `json:"phases"`
 	DryRun      bool           `json:"dry_run"`
+	Paths       []PathArg      `json:"paths"`
 	Env         []string       `json:"env"`
 	Limits      struct {
 		Timeout span `json:"timeout"`
@@ -207,7 +209,7 @@ func (c commandTool) tool(dir string) (Tool, error) {
 		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
 		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable,
 		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld, Phases: c.Phases,
-		Timeout: limit + commandRoom, Run: p.run,
+		Paths: c.Paths, Timeout: limit + commandRoom, Run: p.run,
 	}, nil
 }
 
