@@ -19,23 +19,45 @@ import (
 )
 
 func (a *app) callCommand() *cobra.Command {
-	var session, args, callID, key string
+	var session, args, callID, key, format, turn string
 	var dryRun, exit bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use: "call TOOL", Short: "run one tool call and record it",
 		Long: "call runs a tool in a session that is there and prints the recorded result.\n\n" +
 			"Exit 0 for any genuine recorded result, 8 for one that is interrupted; --exit-code passes the tool's on.\n" +
-			"A call that is repeated with the same --call-id gets the recorded result.",
-		Example: "  steno call list --session demo\n  steno call read --session demo --args '{\"path\":\"go.mod\"}'\n  steno call bash --session demo --args @args.json --call-id build-1",
-		Args:    exactly("TOOL"),
+			"A call that is repeated with the same --call-id gets the recorded result.\n\n" +
+			"With --format the call is one that a model has made, as its provider gives it, or a list of such calls: a request\n" +
+			"tools/call of mcp, a block tool_use of anthropic, an entry of tool_calls or an item function_call of openai. It is read\n" +
+			"from standard input, or --args, and answered in the same format. Its id is the call's; where a provider begins its ids\n" +
+			"anew in each turn, --turn makes them unique.",
+		Example: "  steno call list --session demo\n  steno call read --session demo --args '{\"path\":\"go.mod\"}'\n  steno call bash --session demo --args @args.json --call-id build-1\n" +
+			"  steno call --format anthropic --session demo --turn 7 --args @tool_use.json",
+		Args: func(c *cobra.Command, words []string) error {
+			if format != "" {
+				return exactly()(c, words)
+			}
+			return exactly("TOOL")(c, words)
+		},
 		RunE: func(c *cobra.Command, words []string) error {
 			if session == "" {
 				return usage("--session is missing").With("next", "run: steno call --help")
 			}
+			if format != "" && !c.Flags().Changed("args") {
+				args = "-"
+			}
 			text, err := a.argument(args)
 			if err != nil {
 				return err
+			}
+			if format != "" {
+				if callID != "" || key != "" {
+					return usage("the id of a model's call is its own; --call-id and --key are for other calls")
+				}
+				return a.modelCalls(c.Context(), session, modelCalls{format, turn, text, dryRun}, timeout)
+			}
+			if turn != "" {
+				return usage("--turn is for the calls of --format")
 			}
 			if callID == "" {
 				callID = ulid.Make().String()
@@ -48,6 +70,8 @@ func (a *app) callCommand() *cobra.Command {
 	f.StringVar(&args, "args", "{}", "the arguments: JSON, @FILE, or - for standard input")
 	f.StringVar(&callID, "call-id", "", "the call's id; the same id gives the recorded result (default: a new one)")
 	f.StringVar(&key, "key", "", "idempotency key for the tool (default: the call id)")
+	f.StringVar(&format, "format", "", "take a call as a model's provider gives it, and answer in its format: mcp, anthropic or openai")
+	f.StringVar(&turn, "turn", "", "of the model's calls: stands before their ids, with a dot between")
 	f.BoolVar(&dryRun, "dry-run", false, "say what would be done and change nothing")
 	f.BoolVar(&exit, "exit-code", false, "exit with the tool's own exit code")
 	a.toolsFlag(c)
@@ -94,6 +118,15 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 		wait, cancel = context.WithTimeout(wait, timeout)
 		defer cancel()
 	}
+	answer, err := b.ask(ctx, wait, session, req, timeout)
+	if err != nil {
+		return err
+	}
+	return a.told(req, answer, exit)
+}
+
+// ask makes a call, and says what to do where it has no answer in time.
+func (b *backend) ask(ctx, wait context.Context, session string, req executor.Request, timeout time.Duration) (executor.Answer, error) {
 	answer, err := b.client.Call(wait, session, req)
 	if err != nil && errors.Is(wait.Err(), context.DeadlineExceeded) {
 		e := schema.Errorf(schema.Timeout, "call %s has no result after %s", req.CallID, timeout).With("session", session).
@@ -102,16 +135,13 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 			e.Message += "; " + why.Message
 			e.With("why", why.Kind).With("next", fmt.Sprint(why.Details["next"], "; then ", e.Details["next"]))
 		}
-		return e
+		return answer, e
 	}
 	if err != nil && ctx.Err() != nil {
-		return schema.Errorf(schema.Cancelled, "stopped by a signal before call %s had a result", req.CallID).With("session", session).
+		return answer, schema.Errorf(schema.Cancelled, "stopped by a signal before call %s had a result", req.CallID).With("session", session).
 			With("call_id", req.CallID).With("next", "ask again for the same call with --call-id "+req.CallID).Cause(err)
 	}
-	if err != nil {
-		return err
-	}
-	return a.told(req, answer, exit)
+	return answer, err
 }
 
 // sound refuses arguments that are no JSON: the client puts them into its
