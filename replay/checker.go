@@ -43,9 +43,13 @@ func keyOf(id []byte) (k callKey) {
 // here touches one place of a table that is half as large, and so does adding
 // what was just looked up.
 type calls struct {
-	list  []known
-	table []uint64 // the upper half of an entry is of the hash, the lower the number and one more; 0 is free
+	list  [][]known // by the number; each but the last has as many as one may have
+	n     int       // in all
+	table []uint64  // the upper half of an entry is of the hash, the lower the number and one more; 0 is free
 }
+
+// perList is how many a list may have: one for all would be copied as it grows.
+const perList = 512
 
 // A known call.
 type known struct {
@@ -65,15 +69,17 @@ func (c *calls) find(key callKey, hash uint32) (n uint32, ok bool) {
 		switch e := c.table[at&(len(c.table)-1)]; {
 		case e == 0:
 			return 0, false
-		case uint32(e>>32) == hash && c.list[uint32(e)-1].key == key:
+		case uint32(e>>32) == hash && c.at(uint32(e)-1).key == key:
 			return uint32(e) - 1, true
 		}
 	}
 }
 
+func (c *calls) at(n uint32) *known { return &c.list[n/perList][n%perList] }
+
 // add adds a call that is not there yet, and gives its number.
 func (c *calls) add(key callKey, hash uint32) uint32 {
-	if len(c.list) >= len(c.table)/4*3 {
+	if c.n >= len(c.table)/4*3 {
 		old := c.table
 		c.table = make([]uint64, max(8, 2*len(old)))
 		for _, e := range old {
@@ -82,9 +88,14 @@ func (c *calls) add(key callKey, hash uint32) uint32 {
 			}
 		}
 	}
-	c.list = append(c.list, known{key: key})
-	c.put(uint64(hash)<<32 | uint64(len(c.list)))
-	return uint32(len(c.list) - 1)
+	if c.n%perList == 0 {
+		c.list = append(c.list, make([]known, 0, min(c.n, perList)))
+	}
+	last := &c.list[c.n/perList]
+	*last = append(*last, known{key: key})
+	c.n++
+	c.put(uint64(hash)<<32 | uint64(c.n))
+	return uint32(c.n - 1)
 }
 
 func (c *calls) put(e uint64) {
@@ -190,7 +201,7 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	}
 	before, known := b.calls[key]
 	if !known && call.known {
-		before, known = c.calls.list[call.n].answer, true
+		before, known = c.calls.at(call.n).answer, true
 	}
 	if e.Type == schema.TypeToolCall {
 		if known {
@@ -262,7 +273,7 @@ func (c *Checker) apply(e *schema.Event, d data) {
 			c.lost[call.key] = e.Seq
 		}
 	case e.Type == schema.TypeToolResult:
-		c.calls.list[call.n].answer = answerOf(e, d)
+		c.calls.at(call.n).answer = answerOf(e, d)
 	}
 }
 
