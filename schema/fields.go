@@ -17,8 +17,12 @@ type Fields struct {
 	at   [maxKeys]uint32 // the index in list of each key that is known, and one more
 
 	// Of the line that was decoded last; they are valid.
-	session, typ string
-	spec         *spec // of typ
+	head, session string // its text as far as the seq, and the session in it
+	writer        string // its text from the seq to the id, with the epoch
+	epoch         uint64
+	second        second
+	typ           string
+	spec          *spec // of typ
 }
 
 // A field is a key, b[key:end] with its quotes, and the value behind it,

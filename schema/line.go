@@ -1,11 +1,9 @@
 package schema
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"math"
 	"strconv"
 	"time"
 
@@ -188,40 +186,59 @@ func (e *Event) Fields(spare *Fields) *Fields {
 	return spare
 }
 
+// parse is helped by what was read before: most of a line's head is that of the
+// line before it.
 func (e *Event) parse(line []byte) bool {
 	if e.read == nil {
 		e.read = new(Fields)
 	}
-	p := parser{b: line}
-	var session, typ []byte
-	ok := p.lit(`{"v":1,"session":"`) && (p.again(e.read.session, &session) || p.text(&session) && validSession(session)) &&
-		p.lit(`","seq":`) && p.uint(&e.Seq) && e.Seq > 0 &&
-		p.lit(`,"epoch":`) && p.uint(&e.Epoch) && e.Epoch > 0 &&
-		p.lit(`,"id":"`) && p.ulid(&e.ID) &&
-		p.lit(`","ts":"`) && p.time(&e.Time) &&
-		p.lit(`","type":"`) && p.text(&typ) && (specOf(typ) != nil || validType(typ)) &&
-		p.lit(`","data":`) && p.value((*[]byte)(&e.Data), e.read)
-	if !ok {
+	f, p := e.read, parser{b: line}
+	if f.head == "" || !p.lit(f.head) {
+		var session []byte
+		if !p.lit(`{"v":1,"session":"`) || !p.text(&session) || !validSession(session) || !p.lit(`","seq":`) {
+			return false
+		}
+		f.head = string(line[:len(line)-len(p.b)])
+		f.session = f.head[len(`{"v":1,"session":"`) : len(f.head)-len(`","seq":`)]
+	}
+	if !p.uint(&e.Seq) || e.Seq == 0 {
+		return false
+	}
+	if f.writer == "" || !p.lit(f.writer) {
+		from := p.b
+		if !p.lit(`,"epoch":`) || !p.uint(&f.epoch) || f.epoch == 0 || !p.lit(`,"id":"`) {
+			f.writer = ""
+			return false
+		}
+		f.writer = string(from[:len(from)-len(p.b)])
+	}
+	var typ []byte
+	if !p.ulid(&e.ID) || !p.lit(`","ts":"`) || !p.time(&e.Time, &f.second) || !p.lit(`","type":"`) || !p.text(&typ) {
+		return false
+	}
+	if f.spec = specOf(typ); f.spec != nil {
+		f.typ = f.spec.typ
+	} else if f.typ == "" || f.typ != string(typ) {
+		if !validType(typ) {
+			return false
+		}
+		f.typ = string(typ)
+	}
+	if !p.lit(`","data":`) || !p.value((*[]byte)(&e.Data), f) {
 		return false
 	}
 	e.Dur = e.Seq - 1
 	if p.lit(`,"dur":`) && (!p.uint(&e.Dur) || e.Dur >= e.Seq-1) {
 		return false
 	}
-	if !p.lit(`,"prev":"`) || !p.sum(&e.Prev) || !p.lit(`","sum":"`) || !p.sum(&e.Sum) || !p.lit(`"}`) || len(p.b) > 0 {
+	const prev, sum, end = `,"prev":"`, `","sum":"`, `"}`
+	const at = len(prev) + 64 + len(sum)
+	b := p.b
+	if len(b) != at+64+len(end) || string(b[:len(prev)]) != prev || !e.Prev.parse(b[len(prev):len(prev)+64]) ||
+		string(b[at-len(sum):at]) != sum || !e.Sum.parse(b[at:at+64]) || string(b[at+64:]) != end {
 		return false
 	}
-	if e.read.session != string(session) {
-		e.read.session = string(session)
-	}
-	if e.read.typ != string(typ) {
-		if e.read.spec = specOf(typ); e.read.spec != nil {
-			e.read.typ = e.read.spec.typ
-		} else {
-			e.read.typ = string(typ)
-		}
-	}
-	e.Session, e.Type = e.read.session, e.read.typ
+	e.Session, e.Epoch, e.Type = f.session, f.epoch, f.typ
 	return true
 }
 
@@ -282,7 +299,7 @@ func DecodeClaim(line []byte, session string, epoch uint64) (Claim, error) {
 	ok := len(line) <= MaxLine &&
 		p.lit(`{"v":1,"session":"`) && p.text(&name) && string(name) == session && validSession(name) &&
 		p.lit(`","epoch":`) && p.uint(&c.Epoch) && c.Epoch == epoch && epoch > 0 &&
-		p.lit(`,"ts":"`) && p.time(&c.Time) &&
+		p.lit(`,"ts":"`) && p.time(&c.Time, new(second)) &&
 		p.lit(`","claim":`) && p.value(&body, new(Fields)) && body[0] == '{' &&
 		p.lit(`,"sum":"`) && p.sum(&c.Sum) && p.lit(`"}`) && len(p.b) == 0 &&
 		sha256.Sum256(line[:len(line)-sumLen]) == c.Sum
@@ -297,142 +314,4 @@ func DecodeClaim(line []byte, session string, epoch uint64) (Claim, error) {
 		return Claim{}, UnsupportedSchemaVersion
 	}
 	return Claim{}, ClaimCorrupt
-}
-
-// A parser eats a line from the front. Its methods say no and leave the rest
-// of the work to diagnose.
-type parser struct{ b []byte }
-
-func (p *parser) lit(s string) bool {
-	if len(p.b) < len(s) || string(p.b[:len(s)]) != s {
-		return false
-	}
-	p.b = p.b[len(s):]
-	return true
-}
-
-// text is everything up to the next quote; its callers allow no escapes in it.
-func (p *parser) text(out *[]byte) bool {
-	i := bytes.IndexByte(p.b, '"')
-	if i < 0 {
-		return false
-	}
-	*out, p.b = p.b[:i], p.b[i:]
-	return true
-}
-
-// again is text that is the same as in the line before, "" for none.
-func (p *parser) again(was string, out *[]byte) bool {
-	if n := len(was); n > 0 && len(p.b) > n && p.b[n] == '"' && string(p.b[:n]) == was {
-		*out, p.b = p.b[:n], p.b[n:]
-		return true
-	}
-	return false
-}
-
-func (p *parser) uint(out *uint64) bool {
-	i, v := 0, uint64(0)
-	for i < len(p.b) && '0' <= p.b[i] && p.b[i] <= '9' {
-		d := uint64(p.b[i] - '0')
-		if v > (math.MaxInt64-d)/10 {
-			return false
-		}
-		i, v = i+1, 10*v+d
-	}
-	if i == 0 || i > 1 && p.b[0] == '0' {
-		return false
-	}
-	*out, p.b = v, p.b[i:]
-	return true
-}
-
-// crockford are the digits of a ULID.
-var crockford = digitsOf("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
-
-func digitsOf(alphabet string) (t [256]byte) {
-	for i := range t {
-		t[i] = 0xFF
-	}
-	for i, c := range []byte(alphabet) {
-		t[c] = byte(i)
-	}
-	return t
-}
-
-// ulid reads the canonical, upper-case form, and only that. The package's own
-// decoding is lax.
-func (p *parser) ulid(out *ulid.ULID) bool {
-	if len(p.b) < ulid.EncodedSize || p.b[0] > '7' {
-		return false
-	}
-	b := p.b[:ulid.EncodedSize]
-	var hi, lo uint64 // 63 bits, and all but the first of 65
-	var all byte
-	for i := range 13 {
-		x, y := crockford[b[i]], crockford[b[13+i]]
-		hi, lo, all = hi<<5|uint64(x), lo<<5|uint64(y), all|x|y
-	}
-	if all > 31 {
-		return false
-	}
-	binary.BigEndian.PutUint64(out[:8], hi<<1|uint64(crockford[b[13]]>>4))
-	binary.BigEndian.PutUint64(out[8:], lo)
-	p.b = p.b[ulid.EncodedSize:]
-	return true
-}
-
-// time reads a time as TimeFormat writes it.
-func (p *parser) time(out *time.Time) bool {
-	if len(p.b) < len(TimeFormat) {
-		return false
-	}
-	b := p.b[:len(TimeFormat)]
-	if b[4] != '-' || b[7] != '-' || b[10] != 'T' || b[13] != ':' || b[16] != ':' || b[19] != '.' || b[26] != 'Z' {
-		return false
-	}
-	ok := true
-	two := func(i int) int {
-		x, y := b[i]-'0', b[i+1]-'0'
-		ok = ok && x <= 9 && y <= 9
-		return 10*int(x) + int(y)
-	}
-	year, month, day := 100*two(0)+two(2), two(5), two(8)
-	hour, minute, second := two(11), two(14), two(17)
-	micros := 10000*two(20) + 100*two(22) + two(24)
-	if !ok || month < 1 || month > 12 || day < 1 || hour > 23 || minute > 59 || second > 59 {
-		return false
-	}
-	leap := year%4 == 0 && (year%100 != 0 || year%400 == 0)
-	if last := int(lastDay[month]); day > last && !(month == 2 && leap && day == 29) {
-		return false
-	}
-	// Days since 1970, with years that begin in March.
-	y, m := year, month-3
-	if m < 0 {
-		y, m = y-1, m+12
-	}
-	y += 400 // so that nothing here is below zero
-	days := 365*y + y/4 - y/100 + y/400 + (153*m+2)/5 + day - 1 - 719468 - 146097
-	*out = time.Unix(int64(days)*86400+int64(3600*hour+60*minute+second), int64(micros)*1000).UTC()
-	p.b = p.b[len(TimeFormat):]
-	return true
-}
-
-var lastDay = [13]uint8{0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31}
-
-func (p *parser) value(out *[]byte, f *Fields) bool {
-	n := f.walk(p.b)
-	if n < 0 {
-		return false
-	}
-	*out, p.b = p.b[:n:n], p.b[n:]
-	return true
-}
-
-func (p *parser) sum(out *Sum) bool {
-	if len(p.b) < 64 || !out.parse(p.b[:64]) {
-		return false
-	}
-	p.b = p.b[64:]
-	return true
 }
