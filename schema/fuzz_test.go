@@ -20,7 +20,9 @@ func sound(b []byte, opts ...jsontext.Options) bool {
 // FuzzDecode: what decodes encodes to the same bytes, and the reason of what
 // does not is one that another JSON parser agrees with.
 func FuzzDecode(f *testing.F) {
+	var before [][]byte
 	for _, r := range vectors(f, "log.txt") {
+		before = append(before, raw(f, r.text))
 		f.Add(raw(f, r.text))
 	}
 	for _, r := range vectors(f, "lines.txt") {
@@ -34,6 +36,15 @@ func FuzzDecode(f *testing.F) {
 			if got := judge(t, reseal(b)); got == string(schema.SumMismatch) {
 				t.Errorf("a fresh sum does not fit: %q", reseal(b))
 			}
+		}
+		// What the lines before were changes nothing.
+		var used, fresh schema.Event
+		for _, line := range append(before[:len(before):len(before)], b, b) {
+			got, want := used.DecodeTrusted(line), fresh.DecodeTrusted(line)
+			if got != want || want == nil && string(used.Append(nil)) != string(fresh.Append(nil)) {
+				t.Errorf("after other lines %q is %v, %+v, and alone %v, %+v", line, got, used, want, fresh)
+			}
+			fresh = schema.Event{}
 		}
 	})
 }
