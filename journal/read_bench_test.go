@@ -120,7 +120,9 @@ func (c *corpus) read(b *testing.B, opt journal.ScanOptions) {
 
 // BenchmarkVerifyFold reads a store as verify and replay do together: sums,
 // chain and bodies are checked, and each session is folded. How it goes with
-// the cores: -cpu 1,2.
+// the cores takes a process for each number of them, with GOMAXPROCS set and
+// -cpu the same: of -cpu 1,2 in one run, what stands under one number is
+// measured under the other.
 func BenchmarkVerifyFold(b *testing.B) {
 	corpora(b, func(b *testing.B, c *corpus) { c.read(b, journal.ScanOptions{}) })
 }
