@@ -42,8 +42,13 @@ func (s *session) start(req *Request, attempt uint64, call bool, a admitted, all
 	return replay.Attempt{Attempt: attempt, Seq: e.Seq, Epoch: e.Epoch}, nil
 }
 
-// call runs the tool and records what became of it.
-func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error) {
+// DefaultTimeout is how long an attempt may take of a tool that does not say.
+const DefaultTimeout = 10 * time.Minute
+
+// call runs the tool and records what became of it. over is the open result
+// that it is to supersede, if there is one.
+func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) (Answer, error) {
+	req := f.call
 	key := req.Key
 	if key == "" {
 		key = req.CallID
@@ -51,22 +56,40 @@ func (s *session) call(req *Request, tool Tool, a replay.Attempt) (Answer, error
 	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
 		Args: req.Args, Context: req.Context, DryRun: req.DryRun}
 	inv.Workspace, inv.noFolder = s.space()
-	ctx := s.ctx
-	if tool.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, tool.Timeout)
-		defer cancel()
+	limit := tool.Timeout
+	if limit == 0 {
+		limit = DefaultTimeout
 	}
 	began := time.Now()
-	res, err := s.safely(ctx, tool, inv)
+	ctx, stop := context.WithTimeout(s.ctx, limit)
+	defer stop()
+	f.overdue = time.AfterFunc(limit+s.x.stopWait, func() { s.detach(f, a.Attempt, began, over) })
+	defer f.overdue.Stop()
+	f.stop.Store(&stop)
+	var res Result
+	var err error
+	if f.cancelled.Load() == nil {
+		res, err = s.safely(ctx, tool, inv)
+	} else {
+		err = schema.Errorf(schema.Cancelled, "cancelled before the tool ran")
+	}
+	if !f.claimed.CompareAndSwap(false, true) {
+		f.detached = true
+		<-f.done
+		s.late(req, a.Attempt, time.Since(began), res, err)
+		return Answer{}, nil
+	}
 	if s.ctx.Err() != nil && (err != nil || !res.OK) {
 		// We stopped it. That is neither its output nor its failure: the
 		// outcome stays open, and whoever holds the session next settles it.
 		return Answer{}, s.stopped()
 	}
 	out := s.verdict(res, err)
-	out.duration = time.Since(began)
 	out.escalates = tool.Escalates && !req.DryRun && out.err == nil && res.OK
+	out.duration, out.over = time.Since(began), over
+	if c := f.cancelled.Load(); c != nil && out.err != nil && schema.KindOf(out.err) == schema.Cancelled {
+		out.over.by, out.over.reason = c.by, c.reason
+	}
 	return s.finish(req, a.Attempt, out, false)
 }
 

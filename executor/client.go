@@ -109,12 +109,63 @@ func (c *Client) Call(ctx context.Context, session string, req Request) (Answer,
 	if err != nil {
 		return Answer{}, err
 	}
-	m, err := c.request(ctx, "call."+session, b)
+	return c.outcome(ctx, "call."+session, req.CallID, b)
+}
+
+// Wait returns the result of a call once it is recorded. The call need not be
+// there yet: it may lie in the queue. A session that nobody holds is taken, and
+// what a dead process left of it is settled.
+func (c *Client) Wait(ctx context.Context, session, callID string) (Answer, error) {
+	b, err := encode(map[string]string{"session": session, "call_id": callID})
+	if err != nil {
+		return Answer{}, err
+	}
+	for {
+		a, err := c.outcome(ctx, "calls.wait", callID, b)
+		if err == nil {
+			return a, nil
+		}
+		if e := schema.AsError(err); e.Details["call_id"] != callID || e.Kind != schema.NotFound && e.Kind != schema.Backpressure {
+			return a, err
+		}
+		select {
+		case <-time.After(repeatSoon):
+		case <-ctx.Done():
+			return Answer{}, schema.Errorf(schema.KindOf(ctx.Err()), "call %s has no result yet", callID).With("session", session).With("call_id", callID).Cause(err)
+		}
+	}
+}
+
+// Cancel stops a call and returns the result that is recorded of it then: kind
+// cancelled, or what the tool had done by that time. A call that has a result
+// keeps it. NotFound: the call is neither recorded nor on its way.
+func (c *Client) Cancel(ctx context.Context, req CancelRequest) (Answer, error) {
+	b, err := encode(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	return c.outcome(ctx, "calls.cancel", req.CallID, b)
+}
+
+// Resolve settles what became of a call whose outcome is open, and returns the
+// result that is recorded for it. ResultConflict: there is nothing to settle,
+// since the call has a genuine result, or none yet.
+func (c *Client) Resolve(ctx context.Context, req ResolveRequest) (Answer, error) {
+	b, err := encode(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	return c.outcome(ctx, "calls.resolve", req.CallID, b)
+}
+
+// outcome asks for something that is answered with the result of a call.
+func (c *Client) outcome(ctx context.Context, verb, call string, payload []byte) (Answer, error) {
+	m, err := c.request(ctx, verb, payload)
 	if err != nil {
 		return Answer{}, err
 	}
 	head, err := schema.ParseHead(m.Header.Get(HeaderHead))
-	return Answer{req.CallID, m.Data, head}, err
+	return Answer{call, m.Data, head}, err
 }
 
 // errNoRoom is what a server answers where a stream has reached a limit that

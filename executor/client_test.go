@@ -182,13 +182,15 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"session-tools": "steno.v1.session.tools", "to-tools": "steno.v1.to." + n.holder + ".tools.*",
 		"session-phase": "steno.v1.session.phase", "to-phase": "steno.v1.to." + n.holder + ".phase.*",
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
+		"calls-wait": "steno.v1.calls.wait", "calls-cancel": "steno.v1.calls.cancel", "calls-resolve": "steno.v1.calls.resolve",
+		"to-wait": "steno.v1.to." + n.holder + ".wait.*", "to-cancel": "steno.v1.to." + n.holder + ".cancel.*", "to-resolve": "steno.v1.to." + n.holder + ".resolve.*",
 		"lease-list": "steno.v1.lease.list", "lease-get": "steno.v1.lease.get", "to-release": "steno.v1.to." + n.holder + ".release.*",
 	} {
 		if subjects[name] != want {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 17 {
+	if len(info.Endpoints) != 23 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 

@@ -102,8 +102,8 @@ func (s *session) run(f *flight) (Answer, error) {
 		}
 		return s.recorded(known)
 	}
-	if err := s.slot(); err != nil {
-		return Answer{}, err
+	if err := s.slot(f); err != nil {
+		return s.unrun(f, known, err)
 	}
 	defer s.unslot()
 	if known != nil {
@@ -134,7 +134,7 @@ func (s *session) run(f *flight) (Answer, error) {
 		return Answer{}, err
 	}
 	f.hasBegun()
-	return s.call(req, a.tool, attempt)
+	return s.call(f, a.tool, attempt, resolution{})
 }
 
 // known gives what is recorded of a call, as a copy; CallConflict if the
@@ -146,7 +146,7 @@ func (s *session) known(req *Request) (c *replay.Call, err error) {
 			return
 		}
 		if why := req.conflict(r.Name, r.ArgsSHA256, r.DryRun); why != "" {
-			err = conflict(s.id, req.CallID, why)
+			err = conflict(s.id, req.CallID, why).With("seq", r.Seq).With("tool", r.Name).With("args_sha256", r.ArgsSHA256)
 			return
 		}
 		copied := *r
@@ -174,8 +174,8 @@ func (s *session) recorded(c *replay.Call) (Answer, error) {
 	return Answer{c.ID, r.Data, s.journal.Head()}, nil
 }
 
-// slot waits until the session may run one more call.
-func (s *session) slot() error {
+// slot waits until the session may run one more call, or the call is cancelled.
+func (s *session) slot(f *flight) error {
 	if closed(s.x.stopping.Done()) {
 		return s.stopped()
 	}
@@ -187,6 +187,8 @@ func (s *session) slot() error {
 	select {
 	case s.slots <- struct{}{}:
 		return nil
+	case <-s.quits(f):
+		return errCancelled
 	case <-s.ctx.Done():
 		return s.stopped()
 	case <-s.x.stopping.Done():

@@ -121,6 +121,7 @@ type decision struct {
 	policy   string // its hash
 	reason   string // of a denial, for people
 	ask      bool   // it is denied only because nobody can be asked
+	actor    string // who has decided, of a person
 	kind     schema.Kind
 }
 
@@ -228,6 +229,10 @@ func (d *decision) entry(desk *desk, req *Request) journal.Entry {
 		if f.value != "" {
 			o.Text(f.key, f.value)
 		}
+	}
+	if d.actor != "" {
+		var who schema.Object
+		o.Raw("actor", who.Text("id", d.actor).Bytes())
 	}
 	return journal.Entry{Type: schema.TypeDecision, Data: desk.done(&o)}
 }

@@ -180,9 +180,11 @@ func (r *Request) conflict(name, sum string, dryRun bool) string {
 	return ""
 }
 
-func conflict(session, callID, why string) error {
-	return schema.Errorf(schema.CallConflict, "call %s is recorded with %s", callID, why).
-		With("session", session).With("call_id", callID)
+// conflict refuses a request under the id of another call. Whoever gets it may
+// never have seen that call: some providers begin their ids anew in each turn.
+func conflict(session, callID, why string) *schema.Error {
+	return schema.Errorf(schema.CallConflict, "call %s is recorded with %s", callID, why).With("session", session).With("call_id", callID).With("differs", why).
+		With("next", "use a new call id for other arguments; ids that a provider begins anew in each turn need the turn before them")
 }
 
 // A desk is memory for the data of the events of one append, which the next may

@@ -20,7 +20,8 @@ type verdict struct {
 	synthetic bool      // nobody knows; the record says so
 	decided   *decision // why it does not run, if that is still to be recorded
 	escalates bool      // it makes an edit task of an investigate task
-	replaced  int       // U+FFFD that inspect put in
+	over      resolution
+	replaced  int // U+FFFD that inspect put in
 }
 
 func (s *session) verdict(r Result, err error) verdict {
@@ -46,7 +47,7 @@ func (s *session) verdict(r Result, err error) verdict {
 func (s *session) interrupted() verdict {
 	return verdict{synthetic: true, err: schema.Errorf(schema.Interrupted,
 		"the executor stopped before a result was recorded; whether the tool took effect is not known").
-		With("session", s.id).With("next", "look whether the tool took effect; to run it again, send it under a new call id; run: steno session show "+s.id)}
+		With("session", s.id).With("next", "look whether the tool took effect, then settle it with: steno calls resolve; run: steno calls ls "+s.id)}
 }
 
 // Bounds of the parts of a result that stay in its line, as they are encoded.
@@ -93,6 +94,7 @@ func (out *verdict) record(d *desk, req *Request, attempt uint64) journal.Entry 
 	if out.synthetic {
 		e.Bool("synthetic", true)
 	}
+	out.over.record(&e.Object)
 	if e.cut != nil {
 		e.Raw("truncated", e.cut)
 	} else if e.left > 0 {

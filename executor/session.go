@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -64,6 +65,14 @@ type flight struct {
 	done   chan struct{}
 	answer Answer
 	err    error
+
+	// What ends it before its tool has returned.
+	cancelled atomic.Pointer[cancellation]       // who has cancelled it, and why
+	quit      chan struct{}                      // closed when it is cancelled while it waits; guarded by the session's mu
+	stop      atomic.Pointer[context.CancelFunc] // tells its tool to stop; nil before that runs
+	overdue   *time.Timer                        // of a tool that does not stop; set before stop
+	claimed   atomic.Bool                        // somebody records its result
+	detached  bool                               // that is not its own goroutine, whose this is
 }
 
 // hasBegun is for the flight's own goroutine.
@@ -277,7 +286,7 @@ func (s *session) fly(call *Request, begun chan struct{}, run func(*session, *fl
 	if f := s.flights[call.CallID]; f != nil {
 		s.mu.Unlock()
 		if why := f.call.conflict(call.Name, call.sum, call.DryRun); why != "" {
-			return nil, conflict(s.id, call.CallID, why)
+			return nil, conflict(s.id, call.CallID, why).With("tool", f.call.Name).With("args_sha256", f.call.sum)
 		}
 		return f, nil
 	}
@@ -307,19 +316,32 @@ func (s *session) fly(call *Request, begun chan struct{}, run func(*session, *fl
 		defer s.leave()
 		answered := false
 		defer func() { // also where a tool ends its goroutine
-			if !answered {
-				f.err = schema.Errorf(schema.OutcomeUnknown, "the tool ended without an answer").With("session", s.id).With("call_id", call.CallID)
-			}
 			f.hasBegun()
-			s.mu.Lock()
-			delete(s.flights, call.CallID)
-			s.mu.Unlock()
-			close(f.done)
+			switch {
+			case answered && f.detached:
+			case !answered && !f.claimed.CompareAndSwap(false, true):
+				<-f.done // so that nobody believes that nothing is at work any more
+			case !answered:
+				f.err = schema.Errorf(schema.OutcomeUnknown, "the tool ended without an answer").With("session", s.id).With("call_id", call.CallID)
+				fallthrough
+			default:
+				s.land(f)
+			}
 		}()
-		f.answer, f.err = run(s, f)
-		answered = true
+		a, err := run(s, f)
+		if answered = true; !f.detached {
+			f.answer, f.err = a, err
+		}
 	}()
 	return f, nil
+}
+
+// land ends a flight whose answer is set.
+func (s *session) land(f *flight) {
+	s.mu.Lock()
+	delete(s.flights, f.call.CallID)
+	s.mu.Unlock()
+	close(f.done)
 }
 
 // end records session_ended. Calls that are open would lose their results by

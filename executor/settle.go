@@ -42,30 +42,17 @@ func (s *session) settleAll() {
 
 // settle returns once the start or the end of the call is recorded.
 func (s *session) settle(c *replay.Call, data []byte) error {
-	req := new(Request)
-	whole, err := s.journal.Whole(s.ctx, data)
-	if errors.Is(err, schema.CorruptLogLine) {
-		whole, req.lost = data, schema.AsError(err).With("call_id", c.ID)
-	} else if err != nil {
-		return err
-	}
-	if err := schema.Unmarshal(whole, req); err != nil {
-		return err
-	}
-	req.sum, req.replaced = c.ArgsSHA256, 0
-	var marks struct {
-		Redacted []jsontext.Value `json:"redacted"`
-	}
-	if err := schema.Unmarshal(data, &marks); err != nil {
+	req, marked, err := s.request(c, data)
+	if err != nil {
 		return err
 	}
 	begun := make(chan struct{})
 	f, err := s.fly(req, begun, func(s *session, f *flight) (Answer, error) {
-		if err := s.slot(); err != nil {
-			return Answer{}, err
+		if err := s.slot(f); err != nil {
+			return s.unrun(f, c, err)
 		}
 		defer s.unslot()
-		if len(marks.Redacted) > 0 { // no tool may get a mark in place of a value
+		if marked { // no tool may get a mark in place of a value
 			return s.finish(f.call, lastAttempt(c), s.interrupted(), false)
 		}
 		return s.resume(f, c)
@@ -78,6 +65,29 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 	case <-f.done:
 	}
 	return nil
+}
+
+// request makes a call's request anew from the data of its event. marked says
+// that values of it were replaced before they were recorded.
+func (s *session) request(c *replay.Call, data []byte) (req *Request, marked bool, err error) {
+	req = new(Request)
+	whole, err := s.journal.Whole(s.ctx, data)
+	if errors.Is(err, schema.CorruptLogLine) {
+		whole, req.lost = data, schema.AsError(err).With("call_id", c.ID)
+	} else if err != nil {
+		return nil, false, err
+	}
+	if err := schema.Unmarshal(whole, req); err != nil {
+		return nil, false, err
+	}
+	req.sum, req.replaced = c.ArgsSHA256, 0
+	var marks struct {
+		Redacted []jsontext.Value `json:"redacted"`
+	}
+	if err := schema.Unmarshal(data, &marks); err != nil {
+		return nil, false, err
+	}
+	return req, len(marks.Redacted) > 0, nil
 }
 
 // resume goes on with a call that is recorded and has no result.
@@ -120,7 +130,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		return Answer{}, err
 	}
 	f.hasBegun()
-	return s.call(req, a.tool, attempt)
+	return s.call(f, a.tool, attempt, resolution{})
 }
 
 // lastAttempt is the newest attempt of a call without a result, 0 if it has

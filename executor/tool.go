@@ -40,7 +40,7 @@ type Tool struct {
 	Phases      []string       // of the session in which it may run; none is all
 	Escalates   bool           // its success makes an edit task of an investigate task
 	Paths       []PathArg      // which arguments are paths of the workspace
-	Timeout     time.Duration  // the longest an attempt may take; 0 leaves it to the runtime
+	Timeout     time.Duration  // the longest an attempt may take; [DefaultTimeout] if zero
 	Run         func(ctx context.Context, call *Invocation) (Result, error)
 
 	bad error // why Define could not make it

@@ -43,11 +43,15 @@ func (d data) kind() schema.Kind {
 // open reports whether a result leaves the outcome open, so that a later one
 // may supersede it. A genuine result is never superseded.
 func (d data) open() bool {
-	switch d.kind() {
+	return leavesOpen(d.kind(), d.is(schema.KeySynthetic))
+}
+
+func leavesOpen(kind schema.Kind, synthetic bool) bool {
+	switch kind {
 	case schema.Interrupted, schema.OutcomeUnknown, schema.Timeout, schema.Cancelled, schema.Detached:
 		return true
 	}
-	return d.is(schema.KeySynthetic)
+	return synthetic
 }
 
 // valid copies JSON, with U+FFFD for half a surrogate pair, so that the state

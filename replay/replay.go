@@ -187,6 +187,10 @@ type CallResult struct {
 	Synthetic bool        `json:"synthetic,omitempty"`
 }
 
+// Open reports whether the result leaves it open what became of the call, so
+// that a later one may supersede it. A genuine result never does.
+func (r *CallResult) Open() bool { return leavesOpen(r.Kind, r.Synthetic) }
+
 // New returns the state of an empty log.
 func New() *State {
 	return &State{usage: map[string]*ModelUsage{}, names: map[string]string{}, rules: NewChecker()}

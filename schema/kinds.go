@@ -190,7 +190,7 @@ var kinds = []KindInfo{
 	{ApprovalDenied, "tools", "executor", false, ExitDenied, 403, "do without the call, or ask again with a reason"},
 	{ApprovalExpired, "tools", "executor", false, ExitDenied, 403, "send the call again under a new call id"},
 	{Cancelled, "tools", "executor", false, ExitOther, 499, "send the same call again under the same call id if it is still wanted"},
-	{Interrupted, "tools", "executor", false, ExitUnknown, 409, "look whether the tool took effect, then decide; run: steno session show {session}"},
+	{Interrupted, "tools", "executor", false, ExitUnknown, 409, "look whether the tool took effect, then settle it; run: steno calls ls {session}"},
 	{OrphanToolCall, "tools", "replay", false, ExitOther, 409, nextShow},
 	{OutcomeUnknown, "tools", "executor", false, ExitUnknown, 409, "look whether it took effect; run: steno session show {session}"},
 	{CallConflict, "tools", "executor", false, ExitOther, 409, "use a new call id for other arguments"},

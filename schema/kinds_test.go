@@ -81,7 +81,7 @@ func TestKindsAreTheClosedList(t *testing.T) {
 
 func TestEveryKindSaysWhatToDo(t *testing.T) {
 	emitters := []string{"executor", "journal", "lease", "replay", "cmd/steno", "agent"}
-	command := regexp.MustCompile(`steno ((?:repair|verify|lease show|session show) \{session\}|session ls|version)$`)
+	command := regexp.MustCompile(`steno ((?:repair|verify|lease show|session show|calls ls) \{session\}|session ls|version)$`)
 	for _, k := range schema.Kinds() {
 		if !regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`).MatchString(string(k.Kind)) {
 			t.Errorf("%q is no name", k.Kind)
