@@ -54,7 +54,7 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 		key = req.CallID
 	}
 	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
-		Args: req.Args, Context: req.Context, DryRun: req.DryRun}
+		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log}
 	inv.Workspace, inv.noFolder = s.space()
 	limit := tool.Timeout
 	if limit == 0 {

@@ -27,7 +27,7 @@ func bashTool() Tool {
 		Name: "bash",
 		Description: "Run a command in the workspace: command is run by a shell, argv without one; give one of them. " +
 			"Gives standard output and standard error as they came, and the exit code. Standard input is empty. " +
-			"The command is killed after timeout_s seconds (120 by default), and what it leaves running in its process group when it ends.",
+			"The command is killed after timeout_s seconds (120 by default), and what it leaves running when it ends.",
 		Input: jsontext.Value(`{"type":"object","properties":{
 			"command":{"type":"string","minLength":1,"description":"for bash -c, or sh -c where there is no bash"},
 			"argv":{"type":"array","items":{"type":"string"},"minItems":1,"description":"the program and its arguments"},

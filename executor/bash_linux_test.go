@@ -16,8 +16,46 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
+// bare takes the walls away, as on a machine that has none.
+func (b *bench) bare() {
+	b.t.Helper()
+	for _, t := range b.reg.Tools() {
+		if err := b.reg.Replace(executor.Bare(t)); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// walled is a bench on a machine that has walls.
+func walled(t *testing.T) *bench {
+	t.Helper()
+	if err := executor.Walls(); err != nil {
+		t.Skipf("there are no walls on this machine: %v", err)
+	}
+	return newBench(t)
+}
+
+func TestBashEndsWhatLeftItsGroup(t *testing.T) {
+	for name, line := range map[string]string{
+		"while it holds the output": "setsid sh -c 'exec 9>lifeline; echo up >&9; echo go >gate; exec sleep 1000' & read x <gate; echo done",
+		"twice removed":             "setsid sh -c 'setsid sh -c \"exec 9>lifeline; echo up >&9; echo go >gate; trap : TERM HUP; sleep 1000\" >/dev/null 2>&1 &' & read x <gate; echo done",
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := walled(t)
+			l := b.lifeline()
+			res := b.must("bash", args{"command": "mkfifo gate; " + line})
+			if !res.OK || res.Output != "done\n" || member[bool](t, res, "outlived") {
+				t.Errorf("%+v, %s", res, res.Structured)
+			}
+			l.up()
+			l.gone()
+		})
+	}
+}
+
 func TestBashDoesNotWaitForWhatLeftItsGroup(t *testing.T) {
 	b := newBench(t)
+	b.bare()
 	l := b.lifeline()
 	begin := time.Now()
 	res := b.must("bash", args{"command": "mkfifo gate; setsid sh -c 'exec 9>lifeline; echo up >&9; echo go >gate; exec sleep 1000' & read x <gate; echo $!"})
@@ -37,6 +75,7 @@ func TestBashDoesNotWaitForWhatLeftItsGroup(t *testing.T) {
 
 func TestBashKillsInTimeEvenIfSomethingLeftItsGroup(t *testing.T) {
 	b := newBench(t)
+	b.bare()
 	_, err := b.call("bash", args{"command": "mkfifo gate; setsid sh -c 'echo $$ >pid; echo go >gate; yes' & read x <gate; sleep 1000", "timeout_s": 1})
 	if err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Fatalf("got %v", err)

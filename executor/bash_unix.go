@@ -23,14 +23,16 @@ type outcome struct {
 	outlived bool   // its output is still held by something out of reach
 }
 
-// runGroup runs cmd, which was made with ctx for c, in a process group of its
-// own. It returns an error only if cmd was not started.
+// runGroup runs cmd, which was made with ctx for c, within walls where there are
+// some, and in a process group of its own. It returns an error only if cmd was
+// not started.
 //
-// The group ends with the command: when ctx ends, and also when the command has
-// ended and left something running. Otherwise that would go on changing files
-// after the result is on record. A process that has left the group (setsid) is
-// not reached by this; it is not waited for either.
-func runGroup(ctx context.Context, cmd *exec.Cmd, c command) (res ran, err error) {
+// What it has started ends with the command: when ctx ends, and also when the
+// command has ended and left something running. Otherwise that would go on
+// changing files after the result is on record. Walls end all of it, else the
+// group is killed: a process that has left it (setsid) is not reached by this
+// and not waited for either.
+func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation) (res ran, err error) {
 	keepDescriptors()
 	// The pipes are ours, not os/exec's, so that Wait returns with the command
 	// and the group can be killed then. Nothing else is inherited; os/exec makes
@@ -54,13 +56,16 @@ func runGroup(ctx context.Context, cmd *exec.Cmd, c command) (res ran, err error
 		}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	wall, err := around(cmd, call, &p)
+	if err != nil {
+		return ran{}, err
+	}
 
 	// The parent-death signal, where there is one, is sent when the thread that
 	// started the command ends. So this goroutine keeps its thread until the
 	// command has ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	setDeathSignal(cmd.SysProcAttr)
 	err = cmd.Start()
 	p.started()
 	if err != nil {
@@ -78,6 +83,15 @@ func runGroup(ctx context.Context, cmd *exec.Cmd, c command) (res ran, err error
 		// A command that ended by itself just before has a result of its own,
 		// even if ctx has ended too.
 		res.killed = status.Signal() == syscall.SIGKILL && ctx.Err() != nil
+	}
+	if wall != nil {
+		if err := wall.failed(); err != nil {
+			<-read // nobody holds the other ends any more
+			return ran{}, err
+		}
+		if wall.ended(&res.outcome) {
+			res.killed = false
+		}
 	}
 
 	grace := time.NewTimer(bashGrace)

@@ -47,10 +47,12 @@ func (c command) run(ctx context.Context, call *Invocation) (ran, error) {
 	cmd := exec.CommandContext(limited, c.argv[0], c.argv[1:]...)
 	cmd.Dir = dir
 	cmd.Env = append(commandEnv(os.Getenv, call, dir), c.env...)
-	r, err := runGroup(limited, cmd, c)
+	r, err := runGroup(limited, cmd, c, call)
 	switch stop := ctxError(ctx); {
 	case err != nil && stop != nil:
 		return ran{}, stop
+	case errors.Is(err, schema.BashDisabled):
+		return ran{}, err
 	case err != nil:
 		return ran{}, cannotRun(c.argv[0], err)
 	case !r.killed:

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -122,3 +123,14 @@ func ParseTools(text []byte, dir string) ([]Tool, error) { return parseTools(tex
 // Load is how many bytes are on their way to the server, and how many of those who
 // have more wait.
 func Load(x *Executor) (bytes, waiting int64) { return x.load.bytes.Load(), x.load.waiting.Load() }
+
+// Bare is t without walls around its command, as on a machine that has none.
+func Bare(t Tool) Tool {
+	run := t.Run
+	t.Run = func(ctx context.Context, call *Invocation) (Result, error) {
+		c := *call
+		c.bare = true
+		return run(ctx, &c)
+	}
+	return t
+}

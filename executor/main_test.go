@@ -10,11 +10,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"steno/executor"
 	"steno/journal/journaltest"
 )
 
 // The test binary is also the executors that tests kill: see child_test.go.
 func TestMain(m *testing.M) {
+	executor.Helper()
 	journaltest.Main(leakChecked{m}, map[string]func([]byte) error{"executor": childExecutor, "scribe": scribe})
 }
 

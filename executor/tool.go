@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"strconv"
 	"syscall"
 	"time"
@@ -64,6 +65,8 @@ type Invocation struct {
 	DryRun    bool           // say what would be done, and change nothing
 	Workspace *Workspace     // nil if the session has none
 	noFolder  error          // why it has one that cannot be used now
+	log       *slog.Logger   // of operators; nil discards
+	bare      bool           // its command goes without walls; set by tests only
 }
 
 // MaxOutput is the most bytes that a tool may give as output, as content and as

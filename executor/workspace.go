@@ -30,7 +30,8 @@ import (
 // fail, but does not make it leave.
 //
 // The gate binds the file tools. A command can go where the operating system
-// lets it go.
+// lets it go; the protected folders are hidden from it where that can be done,
+// see [Helper].
 //
 // A Workspace may be used from many goroutines at the same time.
 type Workspace struct {

@@ -26,7 +26,10 @@ import (
 // exitInterrupt is the exit code after SIGINT (128 + 2).
 const exitInterrupt = 130
 
-func main() { os.Exit(process()) }
+func main() {
+	executor.Helper()
+	os.Exit(process())
+}
 
 // process runs the command until it is done or a signal comes. After the first
 // signal it ends in good order; a second one ends it at once.

@@ -16,9 +16,12 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"steno/executor"
 )
 
 func TestMain(m *testing.M) {
+	executor.Helper() // the commands of scripts confine theirs by this test binary
 	testscript.Main(m, commands)
 }
 

@@ -52,6 +52,7 @@ func sendNotice(outbox string) executor.Tool {
 }
 
 func main() {
+	executor.Helper() // bash is among the tools, and a process of this program confines each command
 	if len(os.Args) != 4 {
 		log.Fatal("usage: tool NATS-URL STORE OUTBOX")
 	}

@@ -1,0 +1,262 @@
+package executor
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"steno/schema"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+)
+
+// Walls around a command: a process of this program, the helper, is process 1
+// of a PID namespace and alone in a mount namespace. There it covers the
+// protected folders and lays a /proc of its own, gives up what root could tear
+// that down with, and starts the command. So the command sees no process of
+// outside and none of the folders, and ends with the helper, wherever its
+// children went.
+//
+// What a machine does not let a process do is found out once, by a trial. Where
+// there are no walls a command has a process group of its own and nothing else.
+
+// orders are what a helper is to do.
+type orders struct {
+	Path, Dir string // the command; nothing is started if there is no path
+	Argv, Env []string
+	Hide      []hidden
+	Processes int // the most at a time, 0 if that cannot be bounded
+}
+
+// A hidden folder is covered, if it is still the one that was meant.
+type hidden struct {
+	Path        string
+	Dev, Number uint64
+}
+
+// A report is what a helper has to say in the end.
+type report struct {
+	Wall   string // what could not be put up; the command was not started then
+	Errno  int    // why the command was not started
+	Code   int
+	Signal int
+}
+
+// A wall is what is around one command.
+type wall struct {
+	said *os.File
+	read *report
+}
+
+// walls are what this machine lets us put up, as it was found out.
+type walls struct {
+	why       error   // there are none
+	flags     uintptr // of clone(2)
+	processes int
+}
+
+var tried = sync.OnceValue(func() walls {
+	most := 0
+	if boundsProcesses() {
+		// Compilers and tests run some threads for each processor.
+		most = max(1024, 256*runtime.NumCPU())
+	}
+	var why error
+	for _, more := range []uintptr{0, unix.CLONE_NEWUSER} {
+		w := walls{flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | more, processes: most}
+		if why = w.trial(); why == nil {
+			return w
+		}
+	}
+	return walls{why: why}
+})
+
+// trial puts up the walls around nothing.
+func (w walls) trial() error {
+	place, err := hide(os.TempDir())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, helperPath)
+	cmd.Stdout, cmd.Stderr = io.Discard, io.Discard
+	p := &pipes{}
+	defer p.close()
+	runtime.LockOSThread() // see runGroup
+	defer runtime.UnlockOSThread()
+	wall, err := w.around(cmd, orders{Hide: []hidden{place}, Processes: w.processes}, p)
+	if err != nil {
+		return err
+	}
+	err = cmd.Run()
+	p.started()
+	if err != nil {
+		return err
+	}
+	return wall.failed()
+}
+
+// helperCalled says that this program would become a helper.
+var helperCalled atomic.Bool
+
+// around has cmd run within walls. Kind bash_disabled says that there could be
+// some, and are not.
+func around(cmd *exec.Cmd, call *Invocation, p *pipes) (*wall, error) {
+	if !helperCalled.Load() {
+		return nil, schema.Errorf(schema.BashDisabled, "this program cannot confine commands, so it runs none").
+			With("next", "its main must call executor.Helper first of all")
+	}
+	w := tried()
+	call.tellWalls(w)
+	if w.why != nil || call.bare {
+		// The kernel kills the command when this process dies, even by SIGKILL.
+		// That reaches the command itself and not what it has started.
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		return nil, nil
+	}
+	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes}
+	for _, g := range call.Workspace.guarded {
+		at := inodeOf(g.info)
+		o.Hide = append(o.Hide, hidden{g.root.Name(), at.device, at.number})
+	}
+	return w.around(cmd, o, p)
+}
+
+const (
+	helperName = "steno-helper"
+	helperPath = "/proc/self/exe"
+)
+
+// around makes cmd the helper that carries out o.
+func (w walls) around(cmd *exec.Cmd, o orders, p *pipes) (*wall, error) {
+	if cmd.Err != nil { // there is no such program
+		return nil, cmd.Err
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate(helperName, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	told := os.NewFile(uintptr(fd), helperName)
+	p.its = append(p.its, told)
+	if _, err := told.WriteAt(text, 0); err != nil {
+		return nil, err
+	}
+	said, say, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	p.ours, p.its = append(p.ours, said), append(p.its, say)
+	cmd.Path, cmd.Args, cmd.Dir, cmd.Env = helperPath, []string{helperName}, "/", []string{"GOMAXPROCS=2"}
+	cmd.ExtraFiles = []*os.File{told, say}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: w.flags}
+	if w.flags&unix.CLONE_NEWUSER != 0 {
+		uid, gid := os.Geteuid(), os.Getegid()
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP}
+	}
+	return &wall{said: said}, nil
+}
+
+// report is what the helper said before it ended; nil if it said nothing.
+func (w *wall) report() *report {
+	if w.read == nil {
+		text, err := io.ReadAll(w.said)
+		var r report
+		if err != nil || json.Unmarshal(text, &r) != nil {
+			return nil
+		}
+		w.read = &r
+	}
+	return w.read
+}
+
+// failed is why a helper that has ended did not start its command. It is called
+// once the helper's end of the pipe is closed here.
+func (w *wall) failed() error {
+	r := w.report()
+	switch {
+	case r == nil:
+		return nil
+	case r.Wall != "":
+		return schema.Errorf(schema.BashDisabled, "the walls around commands cannot be put up: %s", r.Wall).
+			With("next", "look whether the store is still where it was when its executor began")
+	case r.Errno != 0:
+		return syscall.Errno(r.Errno)
+	}
+	return nil
+}
+
+// ended tells how the command ended, if its helper has seen that.
+func (w *wall) ended(res *outcome) bool {
+	r := w.report()
+	if r == nil {
+		return false
+	}
+	if res.code = r.Code; r.Signal != 0 {
+		res.code, res.signal = 128+r.Signal, syscall.Signal(r.Signal).String()
+	}
+	return true
+}
+
+// hide is what tells a helper of a folder.
+func hide(dir string) (hidden, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return hidden{}, err
+	}
+	at := inodeOf(info)
+	return hidden{dir, at.device, at.number}, nil
+}
+
+// boundsProcesses reports whether kernel.pid_max is of a PID namespace: from
+// Linux 6.14 on. Before, it is the whole machine's, and nothing for us to touch.
+func boundsProcesses() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	major, minor := version(unix.ByteSliceToString(u.Release[:]))
+	return major > 6 || major == 6 && minor >= 14
+}
+
+func version(release string) (major, minor int) {
+	for i, part := range []*int{&major, &minor} {
+		for len(release) > 0 && '0' <= release[0] && release[0] <= '9' {
+			*part = *part*10 + int(release[0]-'0')
+			release = release[1:]
+		}
+		if i == 0 && len(release) > 0 {
+			release = release[1:] // the dot
+		}
+	}
+	return major, minor
+}
+
+var wallsTold sync.Once
+
+// tellWalls says once in the log of operators what is around commands.
+func (call *Invocation) tellWalls(w walls) {
+	if call.log == nil {
+		return
+	}
+	wallsTold.Do(func() {
+		if w.why != nil {
+			call.log.Warn("nothing confines commands: they can do what this process can do", "why", w.why.Error())
+			return
+		}
+		call.log.Info("commands run in a PID and a mount namespace, without the store", "user_namespace", w.flags&unix.CLONE_NEWUSER != 0, "processes", w.processes)
+	})
+}

@@ -1,0 +1,174 @@
+package executor
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+)
+
+// Helper must be the first thing in main of a program that runs commands: bash,
+// or the tools of [LoadTools]. Such a program starts itself once more for each
+// command, to confine it, and Helper is where that process goes; it does not
+// return there. In every other process it returns at once. In a program that
+// does not call it every command is refused with kind bash_disabled.
+func Helper() {
+	helperCalled.Store(true)
+	if len(os.Args) != 1 || os.Args[0] != helperName || os.Getpid() != 1 {
+		return
+	}
+	// What is given up is given up by a thread, and what that thread starts.
+	runtime.LockOSThread()
+	unix.CloseOnExec(3)
+	unix.CloseOnExec(4)
+	var r report
+	var o orders
+	text, err := os.ReadFile("/proc/self/fd/3")
+	if err == nil {
+		err = json.Unmarshal(text, &o)
+	}
+	if err == nil {
+		err = o.putUp()
+	}
+	if err != nil {
+		r.Wall = err.Error()
+	} else if o.Path != "" {
+		r = o.start()
+	}
+	if text, err = json.Marshal(r); err == nil {
+		_, _ = unix.Write(4, text) // if nobody listens there is nobody to tell
+	}
+	syscall.Exit(0) // and the kernel ends all that is left in here
+}
+
+// start runs the command to its end.
+func (o *orders) start() report {
+	// A signal that is handled is not handed on as ignored, and does not end us.
+	// The first process of a namespace gets no other from inside.
+	signal.Notify(make(chan os.Signal, 1))
+	pid, err := syscall.ForkExec(o.Path, o.Argv, &syscall.ProcAttr{
+		Dir: o.Dir, Env: o.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		errno, ok := err.(syscall.Errno)
+		if !ok {
+			errno = syscall.EINVAL
+		}
+		return report{Errno: int(errno)}
+	}
+	// Whoever loses its parent becomes our child.
+	for {
+		var status syscall.WaitStatus
+		ended, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return report{Code: 255} // it cannot be: the command is our child
+		case ended == pid && status.Signaled():
+			return report{Signal: int(status.Signal())}
+		case ended == pid && status.Exited():
+			return report{Code: status.ExitStatus()}
+		}
+	}
+}
+
+// putUp puts up the walls around this process.
+func (o *orders) putUp() error {
+	wrong := func(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
+	// Nothing of what is mounted here shows outside.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return wrong("mounts cannot be made private", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return wrong("/proc cannot be mounted", err)
+	}
+	for _, h := range o.Hide {
+		if err := h.cover(); err != nil {
+			return wrong("a protected folder cannot be covered", err)
+		}
+	}
+	if o.Processes > 0 {
+		if err := os.WriteFile("/proc/sys/kernel/pid_max", []byte(strconv.Itoa(o.Processes)), 0); err != nil {
+			return wrong("the number of processes cannot be bounded", err)
+		}
+	}
+	// Short of memory, the kernel takes the command and not its executor.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
+		return wrong("core files cannot be switched off", err)
+	}
+	if err := giveUp(); err != nil {
+		return wrong("rights cannot be given up", err)
+	}
+	return nil
+}
+
+// cover lays an empty folder over h.
+func (h hidden) cover() error {
+	fd, err := unix.Open(h.Path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Dev != h.Dev || st.Ino != h.Number {
+		return fmt.Errorf("another folder has taken its place")
+	}
+	return unix.Mount("tmpfs", "/proc/self/fd/"+strconv.Itoa(fd), "tmpfs", unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0555,size=4k")
+}
+
+// kept are the capabilities that root keeps in a command: what it takes to work
+// with files of other owners. All others could undo the walls or reach around
+// them.
+var kept = []uintptr{
+	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_KILL,
+	unix.CAP_SETGID, unix.CAP_SETUID, unix.CAP_NET_BIND_SERVICE,
+}
+
+// giveUp gives up what this thread can do beyond that, for all that it starts.
+func giveUp() error {
+	var keep uint64
+	for _, c := range kept {
+		keep |= 1 << c
+	}
+	for c := uintptr(0); c <= 63; c++ {
+		if keep>>c&1 == 1 {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err == unix.EINVAL {
+			break // there are no more
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return err
+	}
+	// No program gives what is not here: neither set-uid nor by its file.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	// Under no_new_privs a program has no more than its starter had.
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var has [2]unix.CapUserData
+	if err := unix.Capget(&head, &has[0]); err != nil {
+		return err
+	}
+	for i := range has {
+		has[i].Permitted &= uint32(keep >> (32 * i))
+		has[i].Effective, has[i].Inheritable = has[i].Permitted, 0
+	}
+	if err := unix.Capset(&head, &has[0]); err != nil {
+		return err
+	}
+	// Other threads of this process still have all: nobody may reach into it.
+	return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
