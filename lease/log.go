@@ -437,4 +437,7 @@ func (l *Log) close() {
 	for _, dir := range l.dirs {
 		dir.Close()
 	}
+	if l.above != nil {
+		l.above.close()
+	}
 }

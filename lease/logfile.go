@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
@@ -194,12 +195,22 @@ func leads(path string, to node) bool {
 
 // above is the folder that those of the sessions are in. It is looked for once in
 // each commit, by its whole path, so that every slot need only look for its own
-// folder in it. It is closed when nobody has it any more: a check may be under way
-// when the log ends.
+// folder in it. It is closed with the log, so that a store that is closed keeps no
+// file system busy; a check that is under way then has it until its end.
 type above struct {
 	root *os.Root // as the slots have it
 	file *os.File
 	node node
+
+	using  sync.RWMutex // guards the rest, and the file's descriptor
+	closed bool
+}
+
+func (a *above) close() {
+	a.using.Lock()
+	defer a.using.Unlock()
+	a.closed = true
+	a.file.Close()
 }
 
 func openAbove(root *os.Root) *above {
@@ -212,5 +223,5 @@ func openAbove(root *os.Root) *above {
 		f.Close()
 		return nil
 	}
-	return &above{root, f, nodeOf(fi)}
+	return &above{root: root, file: f, node: nodeOf(fi)}
 }

@@ -81,7 +81,11 @@ func (s *Slot) inPlace(folder view) (size int64, err error) {
 func (s *Slot) onPath(logged bool) error {
 	in, name := unix.AT_FDCWD, s.dir.path
 	if logged && s.log.above != nil && s.log.above.root == s.dir.parent {
-		in, name = int(s.log.above.file.Fd()), s.dir.name
+		s.log.above.using.RLock()
+		defer s.log.above.using.RUnlock()
+		if !s.log.above.closed {
+			in, name = int(s.log.above.file.Fd()), s.dir.name
+		}
 	}
 	if err := s.lookAt(in, name); err != nil || seenNode(&s.seen) != s.dir.node {
 		return s.lost("the session's folder is no longer at its name")

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -66,5 +67,39 @@ func TestARollHasItsRoom(t *testing.T) {
 	must(t, err)
 	if has := fi.Sys().(*syscall.Stat_t).Blocks * 512; has < room || fi.Size() != 6 {
 		t.Errorf("a claim of %d bytes has %d bytes on the disk, want %d", fi.Size(), has, room)
+	}
+}
+
+// A store that is closed keeps nothing of itself open, so that its file system can
+// be unmounted.
+func TestAClosedLogKeepsNothingOpen(t *testing.T) {
+	d, path := folder(t, nil)
+	s := claim(t, d, 1)
+	must(t, s.Append([]byte("seal\n"), false))
+	dir := t.TempDir()
+	store, err := os.OpenRoot(dir)
+	must(t, err)
+	holders := lease.NewHolders(store)
+	lane := holders.Join(lease.Self("test"))
+	s.BeatIn(lane, true)
+	must(t, s.Append([]byte("one\n"), false))
+	parent := filepath.Dir(path)
+	open := func() (n int) {
+		list, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		for _, fd := range list {
+			if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && (to == parent || strings.HasPrefix(to, dir)) {
+				n++
+			}
+		}
+		return n
+	}
+	before := open()
+	must(t, s.Close())
+	lane.Leave()
+	holders.Close()
+	must(t, store.Close())
+	if after := open(); after > 1 || before <= after { // the test itself has the folder above the session open
+		t.Errorf("%d descriptors were open, and %d still are", before, after)
 	}
 }
