@@ -42,13 +42,8 @@ func (s *session) start(req *Request, attempt uint64, call bool, a admitted, all
 	return replay.Attempt{Attempt: attempt, Seq: e.Seq, Epoch: e.Epoch}, nil
 }
 
-// DefaultTimeout is how long an attempt may take of a tool that does not say.
-const DefaultTimeout = 10 * time.Minute
-
-// call runs the tool and records what became of it. over is the open result
-// that it is to supersede, if there is one.
-func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) (Answer, error) {
-	req := f.call
+// invocation is what a tool is told of an attempt.
+func (s *session) invocation(req *Request, a replay.Attempt) *Invocation {
 	key := req.Key
 	if key == "" {
 		key = req.CallID
@@ -56,6 +51,17 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
 		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log}
 	inv.Workspace, inv.noFolder = s.space()
+	return inv
+}
+
+// DefaultTimeout is how long an attempt may take of a tool that does not say.
+const DefaultTimeout = 10 * time.Minute
+
+// call runs the tool and records what became of it. over is the open result
+// that it is to supersede, if there is one.
+func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) (Answer, error) {
+	req := f.call
+	inv := s.invocation(req, a)
 	limit := tool.Timeout
 	if limit == 0 {
 		limit = DefaultTimeout

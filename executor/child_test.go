@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +32,9 @@ type child struct {
 	AckWait time.Duration // the product's if zero
 	Effects string        // file in which each run of a tool leaves a line
 	Grace   time.Duration // of the drain after SIGTERM
+	// StopWait is how long a tool has to stop, the product's if zero; checks are
+	// asked no sooner than that after a take-over.
+	StopWait time.Duration
 }
 
 // A snare kills a child at a point of an append, with SIGKILL, without a
@@ -113,7 +117,9 @@ func childExecutor(arg []byte) error {
 		store = store.WithoutLog()
 	}
 	var traps snares
-	registry, err := executor.NewRegistry(echo, effect("effect", false, c.Effects, journaltest.Say), effect("again", true, c.Effects, journaltest.Say))
+	read, checked := effect("read", false, c.Effects, journaltest.Say), effect("checked", false, c.Effects, journaltest.Say)
+	read.ReadOnly, checked.Check = true, looksUp(c.Effects)
+	registry, err := executor.NewRegistry(echo, effect("effect", false, c.Effects, journaltest.Say), effect("again", true, c.Effects, journaltest.Say), read, checked)
 	if err != nil {
 		return err
 	}
@@ -125,6 +131,9 @@ func childExecutor(arg []byte) error {
 	}
 	if c.AckWait > 0 {
 		executor.SetAckWait(x, c.AckWait)
+	}
+	if c.StopWait > 0 {
+		executor.SetStopWait(x, c.StopWait)
 	}
 	_, err = conn.Subscribe("test.arm."+holder.ID, func(m *nats.Msg) {
 		var s snare
@@ -197,6 +206,31 @@ func effect(name string, repeatable bool, file string, say func(string, ...any))
 	})
 	t.Repeatable = repeatable
 	return t
+}
+
+// looksUp is the check of an effect: it is there if the call has left its line.
+// It says "checks CALL" first; with "stall" in the arguments it then waits, until
+// a file of the name of the effects and ".go-on" is there.
+func looksUp(file string) func(context.Context, *executor.Invocation) (executor.Checked, error) {
+	return func(ctx context.Context, c *executor.Invocation) (executor.Checked, error) {
+		journaltest.Say("checks %s", c.CallID)
+		for stall := bytes.Contains(c.Args, []byte(`"stall"`)); stall; {
+			if _, err := os.Stat(file + ".go-on"); err == nil {
+				break
+			}
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+				return executor.Checked{}, ctx.Err()
+			}
+		}
+		b, err := os.ReadFile(file)
+		if err != nil && !os.IsNotExist(err) {
+			return executor.Checked{}, err
+		}
+		took := slices.Contains(strings.Fields(string(b)), c.CallID)
+		return executor.Checked{Took: took, Result: executor.Result{OK: true, Output: "it had taken effect"}}, nil
+	}
 }
 
 // A process is a child executor.

@@ -1,6 +1,7 @@
 package executor_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,32 +18,36 @@ import (
 
 // crashes is the table of instants at which an executor is killed, and what
 // must be there afterwards. A call that is not repeatable takes effect once at
-// most.
+// most, and one that can be checked takes effect once.
+// toolClasses are the tools of the table: what may become of an attempt that was cut
+// short depends on them.
+var toolClasses = [...]string{"effect", "again", "read", "checked"} // none of the others, repeatable, read-only, checkable
+
 var crashes = []struct {
 	at    string
 	snare snare // the zero snare: once the tool has taken effect
 	log   string
-	// afterwards, of a tool that is not repeatable and of one that is
-	effects, attempt [2]int
-	kind             [2]schema.Kind
-	stored           bool // the result was in the log
+	// afterwards, by the class of the tool
+	effects, attempt [len(toolClasses)]int
+	kind             schema.Kind // of a tool that is none of the others
+	stored           bool        // the result was in the log
 }{
 	{"before the call is stored", snare{At: journaltest.Write, Line: toolCall}, "nothing",
-		[2]int{1, 1}, [2]int{1, 1}, [2]schema.Kind{}, false},
+		[...]int{1, 1, 1, 1}, [...]int{1, 1, 1, 1}, "", false},
 	{"call stored, not decided", snare{At: journaltest.Write, Line: toolCall, Lines: 1}, "an open call",
-		[2]int{1, 1}, [2]int{1, 1}, [2]schema.Kind{}, false},
+		[...]int{1, 1, 1, 1}, [...]int{1, 1, 1, 1}, "", false},
 	{"call stored, not started", snare{At: journaltest.Write, Line: toolCall, Lines: 2}, "an open call",
-		[2]int{1, 1}, [2]int{1, 1}, [2]schema.Kind{}, false},
+		[...]int{1, 1, 1, 1}, [...]int{1, 1, 1, 1}, "", false},
 	{"started, tool not yet running", snare{At: journaltest.Checked, Line: toolCall}, "a started call",
-		[2]int{0, 1}, [2]int{1, 2}, [2]schema.Kind{schema.Interrupted}, false},
+		[...]int{0, 1, 1, 1}, [...]int{1, 2, 2, 2}, schema.Interrupted, false},
 	{"started, tool running", snare{}, "a started call",
-		[2]int{1, 2}, [2]int{1, 2}, [2]schema.Kind{schema.Interrupted}, false},
+		[...]int{1, 2, 2, 1}, [...]int{1, 2, 2, 1}, schema.Interrupted, false},
 	{"tool done, result not stored", snare{At: journaltest.Write, Line: toolResult}, "a started call",
-		[2]int{1, 2}, [2]int{1, 2}, [2]schema.Kind{schema.Interrupted}, false},
+		[...]int{1, 2, 2, 1}, [...]int{1, 2, 2, 1}, schema.Interrupted, false},
 	{"result stored, nobody told", snare{At: journaltest.Synced, Line: toolResult}, "the result",
-		[2]int{1, 1}, [2]int{1, 1}, [2]schema.Kind{}, true},
+		[...]int{1, 1, 1, 1}, [...]int{1, 1, 1, 1}, "", true},
 	{"result stored, answer or acknowledgement lost", snare{At: journaltest.Checked, Line: toolResult}, "the result",
-		[2]int{1, 1}, [2]int{1, 1}, [2]schema.Kind{}, true},
+		[...]int{1, 1, 1, 1}, [...]int{1, 1, 1, 1}, "", true},
 }
 
 const (
@@ -55,17 +60,21 @@ func TestAnExecutorMayBeKilledAtAnyInstant(t *testing.T) {
 	rows := map[string]string{}
 	t.Run("table", func(t *testing.T) {
 		for _, door := range []string{"request", "queue"} {
-			for i, tool := range []string{"effect", "again"} {
+			for i, tool := range toolClasses {
 				for _, c := range crashes {
 					t.Run(strings.Join([]string{door, tool, c.at}, "/"), func(t *testing.T) {
 						s := crash{newPlace(t, journaltest.NATSOptions{Listen: true, JetStream: door == "queue"}), door, tool, c.snare, nil}
 						got := s.run()
-						if got.effects != c.effects[i] || got.attempt != c.attempt[i] || got.kind != c.kind[i] || (got.stored != nil) != c.stored {
+						kind := c.kind
+						if tool != "effect" {
+							kind = ""
+						}
+						if got.effects != c.effects[i] || got.attempt != c.attempt[i] || got.kind != kind || (got.stored != nil) != c.stored {
 							t.Errorf("afterwards: %+v", got)
 						}
 						mu.Lock()
 						defer mu.Unlock()
-						rows[t.Name()] = fmt.Sprintf("%s\t%s\t%v\t%s\t%d\t%s", c.at, door, tool == "again", c.log, got.effects, got.outcome())
+						rows[t.Name()] = fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%s", c.at, door, tool, c.log, got.effects, got.outcome())
 					})
 				}
 			}
@@ -73,10 +82,10 @@ func TestAnExecutorMayBeKilledAtAnyInstant(t *testing.T) {
 	})
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "killed\tdoor\trepeatable\tthe log has\teffects\tafterwards")
+	fmt.Fprintln(w, "killed\tdoor\ttool\tthe log has\teffects\tafterwards")
 	for _, c := range crashes {
 		for _, door := range []string{"request", "queue"} {
-			for _, tool := range []string{"effect", "again"} {
+			for _, tool := range toolClasses {
 				for name, row := range rows {
 					if strings.HasPrefix(row, c.at+"\t"+door+"\t") && strings.Contains(name, "/"+tool+"/") {
 						fmt.Fprintln(w, row)
@@ -102,12 +111,15 @@ type aftermath struct {
 	effects, attempt int
 	kind             schema.Kind
 	stored           []byte // the result that the killed executor has stored
+	checked          bool   // the result is what the tool said when it was asked
 }
 
 func (a aftermath) outcome() string {
 	switch {
 	case a.kind != "":
 		return string(a.kind)
+	case a.checked:
+		return "the tool says what it did"
 	case a.stored != nil:
 		return "the same bytes, tool untouched"
 	case a.attempt > 1:
@@ -119,7 +131,8 @@ func (a aftermath) outcome() string {
 func (s *crash) run() (got aftermath) {
 	file := filepath.Join(s.t.TempDir(), "effects")
 	// Each instant comes with a commit log and without.
-	c := child{Effects: file, Queue: s.door == "queue", Plain: (s.door == "queue") == (s.tool == "effect"), AckWait: time.Second}
+	plain := (s.door == "queue") == (s.tool == "effect" || s.tool == "checked")
+	c := child{Effects: file, Queue: s.door == "queue", Plain: plain, AckWait: time.Second, StopWait: 10 * time.Millisecond}
 	a := s.child(c)
 	s.client = s.place.client()
 	open(s.t, s.client, "s1")
@@ -172,6 +185,10 @@ func (s *crash) run() (got aftermath) {
 	got.effects = countEffects(s.t, file, "c1")
 	got.attempt = field[int](s.t, answer.Data, "attempt")
 	got.kind = kindOfResult(s.t, answer.Data)
+	got.checked = field[string](s.t, answer.Data, "by") == "check"
+	if got.checked && s.tool != "checked" {
+		s.t.Errorf("nobody could be asked, and the answer is %s", answer.Data)
+	}
 	s.wantSound(got)
 
 	// Another restart changes nothing but the epochs.
@@ -227,5 +244,85 @@ func (s *crash) wantSound(got aftermath) {
 	}
 	if fi, err := os.Stat(filepath.Join(s.dir, "sessions", "s1", "000001.jsonl")); err != nil || fi.Size() == 0 {
 		s.t.Error("the segment of the killed executor is gone")
+	}
+}
+
+// Whoever settles an outcome may be killed too: while the tool is asked, the
+// next holder asks it again; in a retry that somebody has decided, the open
+// result stands and nothing runs by itself.
+func TestAnExecutorMayBeKilledWhileAnOutcomeIsSettled(t *testing.T) {
+	for _, door := range []string{"request", "queue"} {
+		for _, tool := range []string{"checked", "effect"} {
+			t.Run(door+"/"+tool, func(t *testing.T) {
+				p := newPlace(t, journaltest.NATSOptions{Listen: true, JetStream: door == "queue"})
+				file := filepath.Join(t.TempDir(), "effects")
+				c := child{Effects: file, Queue: door == "queue", AckWait: time.Second, StopWait: 10 * time.Millisecond}
+				a := p.child(c)
+				client := p.client()
+				open(t, client, "s1")
+				args := `{"wait":true,"stall":true}`
+				caller := make(chan struct{})
+				if door == "queue" {
+					close(caller)
+					if err := client.Enqueue(within(t), "s1", request("c1", tool, args)); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					go func() {
+						defer close(caller)
+						if _, err := client.Call(within(t), "s1", request("c1", tool, args)); err != nil {
+							t.Error(err)
+						}
+					}()
+				}
+				a.WaitFor("effect", 1)
+				a.Kill()
+				a.wantKilled()
+
+				b := p.child(c)
+				if tool == "effect" {
+					answer, err := client.Wait(within(t), "s1", "c1")
+					if err != nil {
+						t.Fatal(err)
+					}
+					wantKindOfResult(t, answer.Data, schema.Interrupted)
+					b.arm(p.nats.Connect(), snare{At: journaltest.Write, Line: toolResult})
+				}
+				again, cancel := context.WithCancel(within(t))
+				asked := make(chan struct{})
+				go func() {
+					defer close(asked)
+					if tool == "effect" {
+						_, _ = client.Resolve(again, executor.ResolveRequest{Session: "s1", CallID: "c1", As: executor.AsRetry, By: "ada", Reason: "why"})
+					} else {
+						_, _ = client.Wait(again, "s1", "c1")
+					}
+				}()
+				if tool == "checked" {
+					b.WaitFor("checks", 1)
+					b.Kill()
+				}
+				b.wantKilled()
+				cancel() // who decided does not ask again
+				wait(t, "the request", asked)
+				touch(t, file+".go-on")
+
+				p.child(c)
+				answer, err := client.Wait(within(t), "s1", "c1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.wantRecorded("s1", answer)
+				wait(t, "who called", caller)
+				l := p.read("s1")
+				want, effects := schema.Kind(""), 1
+				if tool == "effect" {
+					want, effects = schema.Interrupted, 2 // the first, and the one that was decided
+				}
+				if wantKindOfResult(t, answer.Data, want); countEffects(t, file, "c1") != effects || len(l.State.Calls[0].Superseded) != 0 || len(l.State.Calls[0].Attempts) != effects {
+					t.Errorf("%d effects, and the call is %+v", countEffects(t, file, "c1"), l.State.Calls[0])
+				}
+			})
+		}
 	}
 }

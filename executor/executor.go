@@ -6,8 +6,9 @@
 // its result is on disk before anybody hears of it. A call with a recorded
 // result is answered from the record and never run again. One that started and
 // has no result has an unknown outcome: it is run again only if its tool is
-// declared repeatable, otherwise it gets a synthetic result of kind
-// interrupted.
+// declared repeatable or read-only, or says when it is asked that the attempt did
+// nothing; otherwise it gets a synthetic result of kind interrupted, and a
+// person settles it.
 //
 // Calls come in through two doors into one room. The request door answers when
 // the result is recorded. The queue door takes calls from a work queue that

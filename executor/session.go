@@ -38,6 +38,7 @@ type session struct {
 	// Set before ready is closed and not changed afterwards.
 	journal *journal.Journal
 	startID ulid.ULID // of a session_started in place of one that is lost
+	opened  time.Time // here
 	settled chan struct{}
 	slots   chan struct{} // one for each call that runs
 	appends chan struct{} // one for each request that appends, and may wait for room on the disk
@@ -136,7 +137,7 @@ func (s *session) open() error {
 		}
 		return err
 	}
-	s.journal = j
+	s.journal, s.opened = j, time.Now()
 	s.x.log.Info("holds a session", "session", s.id, "epoch", j.Epoch(), "how", j.How())
 	if s.create != nil { // before its calls are settled: they may need the workspace
 		_ = s.supply(s.create.data()) // who opens it is told by doing it again

@@ -10,10 +10,11 @@ import (
 )
 
 // settleAll deals with the calls that an earlier writer left open, in the
-// order of their seq, before any new call: a call that started and is not
-// repeatable gets a synthetic interrupted result, one that is repeatable gets
-// its next attempt, and one that was recorded and not started starts. One whose
-// arguments the log does not have as they were is interrupted.
+// order of their seq, before any new call. One that started runs again if its
+// tool is repeatable or read-only; otherwise the tool is asked what became of
+// it, and where it cannot tell the call gets a synthetic interrupted result. One
+// that was recorded and not started starts. One whose arguments the log does not
+// have as they were is interrupted.
 func (s *session) settleAll() {
 	defer close(s.settled)
 	var open []replay.Call
@@ -97,6 +98,21 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		return Answer{}, err
 	}
 	last := lastAttempt(c)
+	again := c.DryRun
+	if last > 0 {
+		switch checked, err := s.check(f, c); {
+		case err == nil && checked.Took:
+			out := s.verdict(checked.Result, nil)
+			out.over.by = "check"
+			return s.finish(req, last, out, false)
+		case f.cancelled.Load() != nil:
+			return s.finishCancelled(f, c, f.cancelled.Load())
+		case s.ctx.Err() != nil:
+			return Answer{}, s.stopped()
+		case err == nil:
+			again = true
+		}
+	}
 	var a admitted
 	var decided *decision
 	var refusal, err error
@@ -108,7 +124,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 			return false
 		}
 		a, decided, refusal = s.regate(req, policy, c)
-		open = last > 0 && (refusal != nil || !a.tool.Repeatable && !c.DryRun)
+		open = last > 0 && (refusal != nil || !a.tool.Repeatable && !a.tool.ReadOnly && !again)
 		if refusal != nil || open {
 			return false
 		}

@@ -44,6 +44,12 @@ type Tool struct {
 	Timeout     time.Duration  // the longest an attempt may take; [DefaultTimeout] if zero
 	Run         func(ctx context.Context, call *Invocation) (Result, error)
 
+	// Check says what became of an attempt that was cut short: that it took
+	// effect, and then what its result is, or that it did not, and then another
+	// attempt follows. An error says that it cannot tell; the outcome then stays
+	// open. It changes nothing, and has 30 seconds. nil if the tool cannot be asked.
+	Check func(ctx context.Context, call *Invocation) (Checked, error)
+
 	bad error // why Define could not make it
 }
 
