@@ -56,7 +56,7 @@ func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation) (
 		}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	wall, err := around(cmd, call, &p)
+	wall, err := around(cmd, c, call, &p)
 	if err != nil {
 		return ran{}, err
 	}

@@ -22,7 +22,11 @@ type command struct {
 	env   []string      // besides what every command gets
 	apart bool          // standard error is kept apart from standard output
 	limit time.Duration // it is killed after that
+	bounds
 }
+
+// bounds hold for each process of a command that has walls; 0 is none.
+type bounds struct{ CPU, FileSize, Files uint64 } // seconds, bytes, open at a time
 
 // A ran is what a command that ended by itself has left.
 type ran struct {

@@ -33,6 +33,7 @@ type orders struct {
 	Argv, Env []string
 	Hide      []hidden
 	Processes int // the most at a time, 0 if that cannot be bounded
+	Bounds    bounds
 }
 
 // A hidden folder is covered, if it is still the one that was meant.
@@ -109,7 +110,7 @@ var helperCalled atomic.Bool
 
 // around has cmd run within walls. Kind bash_disabled says that there could be
 // some, and are not.
-func around(cmd *exec.Cmd, call *Invocation, p *pipes) (*wall, error) {
+func around(cmd *exec.Cmd, c command, call *Invocation, p *pipes) (*wall, error) {
 	if !helperCalled.Load() {
 		return nil, schema.Errorf(schema.BashDisabled, "this program cannot confine commands, so it runs none").
 			With("next", "its main must call executor.Helper first of all")
@@ -122,7 +123,7 @@ func around(cmd *exec.Cmd, call *Invocation, p *pipes) (*wall, error) {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 		return nil, nil
 	}
-	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes}
+	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes, Bounds: c.bounds}
 	for _, g := range call.Workspace.guarded {
 		at := inodeOf(g.info)
 		o.Hide = append(o.Hide, hidden{g.root.Name(), at.device, at.number})

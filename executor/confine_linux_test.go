@@ -120,6 +120,25 @@ func processes(t *testing.T) string {
 	return string(text)
 }
 
+func TestTheLimitsOfACommandToolHold(t *testing.T) {
+	b := walled(t)
+	b.commands(shell("cpu", "while :; do :; done", "    limits: {cpu: 1s}") +
+		shell("file", "head -c 2097152 /dev/zero >f; wc -c <f", "    limits: {file_size: 1MiB}") +
+		shell("files", "ulimit -n; ulimit -Hn", "    limits: {files: 77}") + shell("core", "ulimit -c"))
+	if res := b.must("cpu", args{}); member[string](t, res, "signal") != "CPU time limit exceeded" {
+		t.Errorf("got %+v, %s", res, res.Structured)
+	}
+	if res := b.must("file", args{}); !strings.Contains(res.Output, "1048576") {
+		t.Errorf("got %+v", res)
+	}
+	if res := b.must("files", args{}); res.Output != "77\n77\n" {
+		t.Errorf("got %+v", res)
+	}
+	if res := b.must("core", args{}); res.Output != "0\n" {
+		t.Errorf("got %+v", res)
+	}
+}
+
 // A second process of this test does not call Helper.
 func TestWithoutAHelperThereAreNoCommands(t *testing.T) {
 	const here = "STENO_TEST_NO_HELPER"

@@ -16,4 +16,4 @@ func (*wall) ended(*outcome) bool { return false }
 
 // around is where the command is confined. This system has no parent-death
 // signal either, so a command outlives a process that is killed.
-func around(*exec.Cmd, *Invocation, *pipes) (*wall, error) { return nil, nil }
+func around(*exec.Cmd, command, *Invocation, *pipes) (*wall, error) { return nil, nil }

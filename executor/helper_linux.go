@@ -99,11 +99,36 @@ func (o *orders) putUp() error {
 	}
 	// Short of memory, the kernel takes the command and not its executor.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
-		return wrong("core files cannot be switched off", err)
+	if err := o.bound(); err != nil {
+		return wrong("a process cannot be bounded", err)
 	}
 	if err := giveUp(); err != nil {
 		return wrong("rights cannot be given up", err)
+	}
+	return nil
+}
+
+// bound sets the bounds of this process, which all that it starts have too.
+func (o *orders) bound() error {
+	if err := syscall.Setrlimit(unix.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
+		return err
+	}
+	for what, n := range map[int]uint64{unix.RLIMIT_CPU: o.Bounds.CPU, unix.RLIMIT_FSIZE: o.Bounds.FileSize, unix.RLIMIT_NOFILE: o.Bounds.Files} {
+		if n == 0 {
+			continue
+		}
+		var has syscall.Rlimit
+		if err := syscall.Getrlimit(what, &has); err != nil {
+			return err
+		}
+		most := min(n, has.Max)
+		bound := syscall.Rlimit{Cur: most, Max: most}
+		if what == unix.RLIMIT_CPU {
+			bound.Max = min(n+1, has.Max) // the signal that says why comes first
+		}
+		if err := syscall.Setrlimit(what, &bound); err != nil {
+			return err
+		}
 	}
 	return nil
 }

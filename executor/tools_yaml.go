@@ -41,7 +41,7 @@ import (
 //	    dry_run: true            # it is run on a dry run too, with STENO_DRY_RUN=1
 //	    paths: [{pointer: /file, write: false}]   # arguments that are paths of the workspace
 //	    env: [MAIL_HOST]         # variables that it gets besides the usual few
-//	    limits: {timeout: 60s, output: 1MiB}
+//	    limits: {timeout: 60s, output: 1MiB, cpu: 30s, file_size: 64MiB, files: 256}
 //
 // The command reads the arguments of the call as one JSON object from its
 // standard input. It runs in the workspace, in a process group of its own, with
@@ -56,6 +56,9 @@ import (
 // A program without a slash is looked up in PATH now, one with a slash that is
 // not absolute is beside the file. After limits.timeout (120s, at most 1h) it is
 // killed; output above limits.output (64MiB, which is the most) loses its middle.
+// Where commands have walls (see [Helper]) each of its processes is ended that
+// takes more than limits.cpu of processor time, or writes a file of more than
+// limits.file_size, and none has more than limits.files open at a time.
 //
 // The file is plain YAML of at most 256 KiB. Kind invalid_config says what
 // cannot be used and names the line: a key that is not above or stands twice, an
@@ -108,8 +111,11 @@ type commandTool struct {
 	Paths       []PathArg      `json:"paths"`
 	Env         []string       `json:"env"`
 	Limits      struct {
-		Timeout span `json:"timeout"`
-		Output  size `json:"output"`
+		Timeout  span `json:"timeout"`
+		Output   size `json:"output"`
+		CPU      span `json:"cpu"`
+		FileSize size `json:"file_size"`
+		Files    int  `json:"files"`
 	} `json:"limits"`
 }
 
@@ -197,12 +203,19 @@ func (c commandTool) tool(dir string) (Tool, error) {
 	if output < 1<<10 || output > MaxOutput {
 		return bad("limits.output is 1KiB to 64MiB")
 	}
+	bounds := bounds{CPU: uint64(time.Duration(c.Limits.CPU).Seconds()), FileSize: uint64(c.Limits.FileSize), Files: uint64(c.Limits.Files)}
+	if d := time.Duration(c.Limits.CPU); d != 0 && (d < time.Second || d > commandMax) {
+		return bad("limits.cpu is 1s to 1h")
+	}
+	if n := c.Limits.Files; n != 0 && (n < 16 || n > 1<<20) {
+		return bad("limits.files is 16 to 1048576")
+	}
 	tier := 3
 	if c.Tier != nil {
 		tier = *c.Tier
 	}
 	p := program{
-		command: command{argv: append([]string{path}, c.Argv[1:]...), apart: c.Output != nil, limit: limit},
+		command: command{argv: append([]string{path}, c.Argv[1:]...), apart: c.Output != nil, limit: limit, bounds: bounds},
 		pass:    slices.Clone(c.Env), dryRun: c.DryRun, most: output,
 	}
 	return Tool{
