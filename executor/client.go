@@ -81,6 +81,18 @@ func (c *Client) Tools(ctx context.Context, req ToolsRequest) (a ToolsAnswer, er
 	return a, c.ask(ctx, "session.tools", req, &a)
 }
 
+// Approvals lists what waits for a person.
+func (c *Client) Approvals(ctx context.Context, req ApprovalsRequest) (a ApprovalsAnswer, err error) {
+	return a, c.ask(ctx, "approval.list", req, &a)
+}
+
+// Answer says what a person has decided about a call. NotFound: there is no such
+// question, or it is about another call. ApprovalExpired: it came too late.
+// ApprovalDenied, CallConflict: another answer came first.
+func (c *Client) Answer(ctx context.Context, req AnswerRequest) (a AnswerAnswer, err error) {
+	return a, c.ask(ctx, "approval.answer", req, &a)
+}
+
 // Phase moves a session to another phase.
 func (c *Client) Phase(ctx context.Context, req PhaseRequest) (a PhaseAnswer, err error) {
 	return a, c.ask(ctx, "session.phase", req, &a)

@@ -184,13 +184,14 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
 		"calls-wait": "steno.v1.calls.wait", "calls-cancel": "steno.v1.calls.cancel", "calls-resolve": "steno.v1.calls.resolve",
 		"to-wait": "steno.v1.to." + n.holder + ".wait.*", "to-cancel": "steno.v1.to." + n.holder + ".cancel.*", "to-resolve": "steno.v1.to." + n.holder + ".resolve.*",
+		"approval-list": "steno.v1.approval.list", "approval-answer": "steno.v1.approval.answer", "to-approve": "steno.v1.to." + n.holder + ".approve.*",
 		"lease-list": "steno.v1.lease.list", "lease-get": "steno.v1.lease.get", "to-release": "steno.v1.to." + n.holder + ".release.*",
 	} {
 		if subjects[name] != want {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 23 {
+	if len(info.Endpoints) != 26 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 
@@ -212,6 +213,10 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		{"session-tools", "steno.v1.session.tools", `{"session":"s1","format":"mcp"}`, 0},
 		{"session-tools", "steno.v1.session.tools", `{"session":"nobody"}`, 404},
 		{"session-phase", "steno.v1.session.phase", `{"session":"nobody","phase":"editing"}`, 404},
+		{"approval-list", "steno.v1.approval.list", `{"limit":10}`, 0},
+		{"approval-list", "steno.v1.approval.list", `{"session":"nobody"}`, 404},
+		{"approval-answer", "steno.v1.approval.answer", `{"session":"s1","call_id":"c1","approval_id":"a1","decision":"allow"}`, 404}, // it never waited
+		{"approval-answer", "steno.v1.approval.answer", `{"session":"s1","call_id":"c1","approval_id":"a1","decision":"allow","actor":"\ud800"}`, 400},
 		{"session-end", "steno.v1.session.end", `{"session":"s1","outcome":"completed"}`, 0},
 		{"session-get", "steno.v1.session.get", `{"session":"nobody"}`, 404},
 		{"lease-get", "steno.v1.lease.get", `{"session":"s1"}`, 0},
@@ -233,7 +238,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			if code != "" || msg.Header.Get("Steno-Executor") != n.holder {
 				t.Errorf("%s: the headers are %v", step.body, msg.Header)
 			}
-			if aboutHead := step.endpoint != "session-list" && !strings.HasPrefix(step.endpoint, "lease-"); aboutHead && (msg.Header.Get("Steno-Session") != "s1" || strings.Count(msg.Header.Get("Steno-Head"), ".") != 2) {
+			if aboutHead := step.endpoint != "session-list" && step.endpoint != "approval-list" && !strings.HasPrefix(step.endpoint, "lease-"); aboutHead && (msg.Header.Get("Steno-Session") != "s1" || strings.Count(msg.Header.Get("Steno-Head"), ".") != 2) {
 				t.Errorf("%s: the headers are %v", step.body, msg.Header)
 			}
 			continue

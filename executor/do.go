@@ -10,15 +10,16 @@ import (
 )
 
 // Do runs a call of a session, or gives the result that is recorded for it.
-// The session must be there. It returns when the result is recorded, or when
-// ctx ends; the call then goes on, and the same request joins it.
+// The session must be there. It returns when the result is recorded, also where
+// a person must be asked first, or when ctx ends; the call then goes on, and the
+// same request joins it.
 //
 // The answer is a recorded result, also where the tool failed or was refused.
 // Errors: InvalidArgs and PayloadTooLarge for a request that is none,
 // NotFound, CallConflict, SessionEnded, Backpressure, the kinds of
 // journal.Open, and LogWriteFailed, SyncFailed, SessionWriterLost and
 // ToolResultRecordFailed where nothing can be promised about the outcome.
-func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer, error) {
+func (x *Executor) Do(ctx context.Context, session string, req Request) (a Answer, err error) {
 	if req.sum == "" {
 		if err := req.compact(); err != nil {
 			return Answer{}, err
@@ -28,12 +29,16 @@ func (x *Executor) Do(ctx context.Context, session string, req Request) (Answer,
 		return x.recall(ctx, session, &req)
 	}
 	defer func() { <-x.calls }()
-	s, err := x.hold(ctx, session, nil)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer s.leave()
-	return s.do(ctx, &req)
+	err = x.patiently(ctx, x.calls, func() error {
+		s, err := x.hold(ctx, session, nil)
+		if err != nil {
+			return err
+		}
+		defer s.leave()
+		a, err = s.do(ctx, &req)
+		return err
+	})
+	return a, err
 }
 
 // recall gives the recorded result of a call that there is no room for, if this
@@ -102,6 +107,13 @@ func (s *session) run(f *flight) (Answer, error) {
 		}
 		return s.recorded(known)
 	}
+	if known != nil && known.Waiting != nil {
+		if err := s.stillWaits(known); err != nil {
+			return Answer{}, err
+		}
+		a, _, err := s.recall(req)
+		return a, err
+	}
 	if err := s.slot(f); err != nil {
 		return s.unrun(f, known, err)
 	}
@@ -126,6 +138,9 @@ func (s *session) run(f *flight) (Answer, error) {
 		}
 		return moves
 	})
+	if a.asks {
+		return Answer{}, s.ask(req, a, true)
+	}
 	if refusal != nil {
 		// A refused call is in the log too: the call, and why it did not run.
 		return s.finish(req, 0, s.refused(a, refusal), true)

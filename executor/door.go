@@ -82,7 +82,7 @@ func (x *Executor) serve() error {
 		return unavailable("the service cannot be registered", err)
 	}
 	x.service = svc
-	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, sessionEndpoints, appendEndpoints, leaseEndpoints) {
+	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, sessionEndpoints, appendEndpoints, leaseEndpoints, approvalEndpoints) {
 		opts := []micro.EndpointOpt{micro.WithEndpointMetadata(map[string]string{"request": e.request, "answer": e.answer, "errors": errorSchema})}
 		if e.direct {
 			opts = append(opts, micro.WithEndpointSubject(x.to()+e.subject), micro.WithEndpointQueueGroupDisabled())
@@ -132,7 +132,16 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 			}
 			// What is no number is a request that nobody has passed on yet.
 			hops, _ := strconv.Atoi(nats.Header(r.Headers()).Get(headerHops))
-			out, err := x.route(x.ctx, v, session, r.Data(), max(0, hops), direct)
+			var out reply
+			try := func() (err error) {
+				out, err = x.route(x.ctx, v, session, r.Data(), max(0, hops), direct)
+				return err
+			}
+			if direct { // whoever has passed it on waits for a person, if need be
+				err = try()
+			} else {
+				err = x.patiently(x.ctx, room, try)
+			}
 			x.respond(r.Reply(), out, err)
 		}()
 	}

@@ -47,6 +47,9 @@ type Config struct {
 	// also where another one did before. Nil: each goes by the policy that is
 	// recorded in it, and where there is none every valid call runs.
 	Policy *Policy
+	// DenyUnattended denies what a policy wants a person to be asked about, as
+	// where nobody can be reached while this executor runs.
+	DenyUnattended bool
 	// Protect names folders that no tool may see or touch: the store's.
 	Protect []string
 	// MaxCalls bounds the calls that run or wait in this process; more are
@@ -81,7 +84,9 @@ type Executor struct {
 	looks    chan struct{} // a slot for each other request
 	work     sync.WaitGroup
 	policies policies
-	replies  replies // requests that are being handled
+	waiters  waiters
+	patient  chan struct{} // a slot for each request that waits for a person
+	replies  replies       // requests that are being handled
 	// Set by New and by tests only.
 	ackWait, stopWait, retryFirst time.Duration
 
@@ -136,7 +141,7 @@ func New(cfg Config) (*Executor, error) {
 		cfg.Sessions = 1000
 	}
 	x := &Executor{cfg: cfg, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, replies: replies{busy: map[repeat]struct{}{}}, calls: make(chan struct{}, cfg.MaxCalls),
-		writes: make(chan struct{}, maxRequests), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{},
+		writes: make(chan struct{}, maxRequests), patient: make(chan struct{}, maxPatient), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{},
 		outgoing: make(chan outgoing, maxOutgoing), hush: make(chan struct{}), hushed: make(chan struct{})}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)

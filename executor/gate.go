@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"time"
+
 	"steno/replay"
 	"steno/schema"
 )
@@ -8,8 +10,10 @@ import (
 // admitted is what the gate says of a call.
 type admitted struct {
 	tool     Tool
-	decision decision // none where the call was refused before anything was decided
-	move     *move    // a change of phase that the call brings about, or nil
+	decision decision      // none where the call was refused before anything was decided
+	asks     bool          // it is not refused for good: a person is asked
+	expires  time.Duration // how long that person has
+	move     *move         // a change of phase that the call brings about, or nil
 }
 
 // gate says whether a call may run, and why not: the tool exists, the arguments
@@ -37,6 +41,9 @@ func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
 		return a, refusal
 	}
 	if a.decision = policy.decide(question{&e.tool, req.Args, paths}); !a.decision.allow {
+		if a.asks = a.decision.ask && !s.x.cfg.DenyUnattended && !policy.deny; a.asks {
+			a.expires = policy.expires
+		}
 		return a, a.decision.refusal(e.tool.Name)
 	}
 	if !req.DryRun && at.moves(&e.tool) {
@@ -82,7 +89,7 @@ func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitt
 		return admitted{tool: a.tool}, nil, recorded.refusal(req.Name)
 	}
 	if refusal != nil && a.decision.ask && last.By == "human" {
-		a.decision.allow = true
+		a.decision.allow, a.asks = true, false
 		return a, nil, nil
 	}
 	if refusal == nil && a.decision.policy == "" && last.Gate == a.decision.gate {

@@ -125,6 +125,11 @@ func (s *session) wait(ctx context.Context, id string) (Answer, error) {
 			return s.landed(ctx, f)
 		case settled && c == nil:
 			return Answer{}, noCall(s.id, id)
+		case settled && c.Waiting != nil:
+			if err := s.stillWaits(c); err != nil {
+				return Answer{}, err
+			}
+			continue
 		case settled:
 			return Answer{}, schema.Errorf(schema.Backpressure, "call %s has no result, and does not run", id).With("session", s.id).With("call_id", id).
 				With("next", "see what it waits for; run: steno calls show "+s.id+" "+id)
@@ -281,7 +286,12 @@ func (s *session) cancelCall(ctx context.Context, id string, by *cancellation) (
 		if err != nil {
 			return Answer{}, err
 		}
-		f, err = s.fly(req, nil, func(s *session, f *flight) (Answer, error) { return s.finishCancelled(f, c, by) })
+		f, err = s.fly(req, nil, func(s *session, f *flight) (Answer, error) {
+			s.answering.Lock() // it may wait for a person, who answers just now
+			defer s.answering.Unlock()
+			defer s.x.waiters.wake(s.id, id)
+			return s.finishCancelled(f, c, by)
+		})
 		if err != nil {
 			return Answer{}, err
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -15,12 +16,14 @@ import (
 // asked from many goroutines. A nil Policy lets every valid call run but those
 // of tools of tier 4 and above, which nothing ever grants.
 type Policy struct {
-	mode  string
-	rules []rule
-	edits bool // the phase verifying admits tools that edit
-	allow bool // there are rules that allow, so what none of them fits is denied
-	hash  string
-	text  []byte // the document
+	mode    string
+	rules   []rule
+	edits   bool // the phase verifying admits tools that edit
+	allow   bool // there are rules that allow, so what none of them fits is denied
+	hash    string
+	text    []byte        // the document
+	deny    bool          // nobody is asked: what would be is denied
+	expires time.Duration // how long a person has to answer; 0 is for ever
 
 	byTool sync.Map // the rules that fit a tool's name, as []*rule, by the name
 }
@@ -39,6 +42,8 @@ const neverTier = 4
 //
 //	version: 1
 //	mode: auto             # auto, ask or read_only
+//	unattended: wait       # or deny: what would be asked is denied
+//	expires: 15m           # how long a person has to answer; for ever if it is left out
 //	verifying_edits: false # true: the phase verifying admits tools that edit
 //	rules:
 //	  - {name: no-push, do: deny, tool: bash, argument: {matches: 'git +push'}}
@@ -64,10 +69,12 @@ const neverTier = 4
 // not known, and anchors and aliases, which are not read.
 func ParsePolicy(text []byte) (*Policy, error) {
 	var doc struct {
-		Version int        `json:"version"`
-		Mode    string     `json:"mode"`
-		Edits   bool       `json:"verifying_edits"`
-		Rules   []ruleText `json:"rules"`
+		Version    int        `json:"version"`
+		Mode       string     `json:"mode"`
+		Edits      bool       `json:"verifying_edits"`
+		Rules      []ruleText `json:"rules"`
+		Expires    span       `json:"expires"`
+		Unattended string     `json:"unattended"`
 	}
 	if err := readYAML(text, &doc); err != nil {
 		return nil, err
@@ -77,8 +84,12 @@ func ParsePolicy(text []byte) (*Policy, error) {
 		return nil, schema.Errorf(schema.InvalidConfig, "version must be 1")
 	case doc.Mode != modeAuto && doc.Mode != modeAsk && doc.Mode != modeReadOnly:
 		return nil, schema.Errorf(schema.InvalidConfig, "mode must be auto, ask or read_only")
+	case doc.Unattended != "" && doc.Unattended != "wait" && doc.Unattended != "deny":
+		return nil, schema.Errorf(schema.InvalidConfig, "unattended must be wait or deny")
+	case doc.Expires < 0:
+		return nil, schema.Errorf(schema.InvalidConfig, "expires must be above 0")
 	}
-	p := &Policy{mode: doc.Mode, edits: doc.Edits, hash: journal.PolicyHash(text), text: bytes.Clone(text)}
+	p := &Policy{mode: doc.Mode, edits: doc.Edits, hash: journal.PolicyHash(text), text: bytes.Clone(text), deny: doc.Unattended == "deny", expires: time.Duration(doc.Expires)}
 	names := map[string]bool{}
 	for i, t := range doc.Rules {
 		r, err := t.compile()
@@ -119,8 +130,9 @@ type decision struct {
 	gate, by string // as they are recorded; no gate: nothing was decided
 	rule     string
 	policy   string // its hash
-	reason   string // of a denial, for people
-	ask      bool   // it is denied only because nobody can be asked
+	reason   string // for people
+	ask      bool   // a person may be asked; it is a denial where nobody can be
+	approval string // the question that it answers
 	actor    string // who has decided, of a person
 	kind     schema.Kind
 }
@@ -169,13 +181,13 @@ func (p *Policy) decide(q question) decision {
 	case deny != nil:
 		d.gate, d.rule, d.kind, d.reason = "policy", deny.name, schema.PermissionDenied, "a rule of the policy denies the call"
 	case ask != nil:
-		d.unattended("rule " + ask.name + " of the policy asks a person, and nobody can be asked here")
+		d.unattended("rule " + ask.name + " of the policy asks a person")
 	case allow != nil:
 		d.allow, d.gate, d.rule = true, "policy", allow.name
 	case p.allow:
 		d.gate, d.rule, d.kind, d.reason = "policy", ruleNoMatch, schema.PermissionDenied, "no rule of the policy allows the call"
 	case p.mode == modeAsk && !(q.tool.ReadOnly && q.tool.Tier == 0):
-		d.unattended("the policy's mode asks a person, and nobody can be asked here")
+		d.unattended("the policy's mode asks a person")
 	default:
 		d.allow = true
 	}
@@ -212,6 +224,7 @@ func (d *decision) refusal(tool string) error {
 		e.With("policy_hash", d.policy)
 	}
 	if d.rule == ruleUnattended {
+		e.Message += ", and nobody is asked here"
 		e.With("next", "ask whoever sets the policy")
 	}
 	return e
@@ -225,7 +238,7 @@ func (d *decision) entry(desk *desk, req *Request) journal.Entry {
 	}
 	o := desk.object()
 	o.Grow(len(req.CallID)+384).Text("call_id", req.CallID).Text("decision", word).Text("gate", d.gate).Text("by", d.by).Text("args_sha256", req.sum)
-	for _, f := range [...]struct{ key, value string }{{"rule", d.rule}, {"policy_hash", d.policy}, {"reason", d.reason}} {
+	for _, f := range [...]struct{ key, value string }{{"rule", d.rule}, {"policy_hash", d.policy}, {"approval_id", d.approval}, {"reason", d.reason}} {
 		if f.value != "" {
 			o.Text(f.key, f.value)
 		}

@@ -60,7 +60,7 @@ func (t *ruleText) compile() (rule, error) {
 	switch {
 	case !ruleName.MatchString(t.Name):
 		return bad("a rule has a name, of 1 to 64 of A-Z a-z 0-9 _ . -")
-	case t.Name == ruleNoMatch || t.Name == ruleUnattended:
+	case t.Name == ruleNoMatch || t.Name == ruleUnattended || t.Name == ruleExpired:
 		return bad("the name says something else in a decision; take another")
 	case !known:
 		return bad("do must be deny, ask or allow")

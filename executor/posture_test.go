@@ -133,7 +133,7 @@ func TestACallWaitsForThePolicyThatIsRecorded(t *testing.T) {
 // knows.
 func TestAModeAloneIsAPosture(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
-	n := p.node([]executor.Tool{echo})
+	n := p.node([]executor.Tool{echo}, func(c *executor.Config) { c.DenyUnattended = true })
 	for mode, want := range map[string]schema.Kind{"auto": "", "ask": schema.ApprovalDenied, "read_only": schema.WritePolicyDenied} {
 		change := journal.Entry{Type: schema.TypePostureChanged, Data: []byte(`{"from":{},"to":{"mode":"` + mode + `"},"by":"a person","reason":"a test"}`)}
 		p.leave(mode, change)

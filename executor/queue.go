@@ -148,6 +148,9 @@ func (q *queueDoor) deliver(msg jetstream.Msg, entered chan<- struct{}) {
 	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
 	err := q.call(msg, session, entered)
 	what := disposition(err)
+	if _, _, waits := waits(err); waits && what == again {
+		what = later
+	}
 	if what == again && q.x.stopping.Err() != nil {
 		what = back
 	}
@@ -170,6 +173,8 @@ func (q *queueDoor) deliver(msg jetstream.Msg, entered chan<- struct{}) {
 		}
 		q.tell(msg, msg.TermWithReason(string(schema.KindOf(err))))
 	case again:
+		q.tell(msg, msg.NakWithDelay(q.pause(msg)))
+	case later:
 		q.tell(msg, msg.NakWithDelay(q.pause(msg)))
 	case back:
 		q.tell(msg, msg.Nak())
@@ -233,6 +238,7 @@ const (
 	dead                  // it can never work
 	again                 // it may work later
 	park                  // it may work later, and has been tried often enough
+	later                 // it waits for a person
 	back                  // this executor is going away
 )
 

@@ -53,6 +53,8 @@ type session struct {
 	// writing while the phase, the task or the policy changes. Taken before all others.
 	phases sync.RWMutex
 
+	answering sync.Mutex // held while a person's answer, or the end of a question, is recorded
+
 	mu      sync.Mutex // guards the rest
 	flights map[string]*flight
 	ending  bool
@@ -371,7 +373,7 @@ func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, erro
 	if open > 0 && ended == nil {
 		s.mu.Unlock()
 		return journal.Record{}, schema.Errorf(schema.Backpressure, "%d calls of session %s are open", open, s.id).With("session", s.id).
-			With("next", "wait for their results, then end the session")
+			With("next", "wait for their results, and answer what waits for a person (steno approvals ls); then end the session")
 	}
 	s.ending = true
 	s.mu.Unlock()

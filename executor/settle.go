@@ -28,6 +28,16 @@ func (s *session) settleAll() {
 	})
 	for i := range open {
 		c := &open[i]
+		if c.Waiting != nil && !expired(c.Waiting) {
+			s.expireLater(c.ID, c.Waiting.Expires)
+			continue
+		}
+		if c.Waiting != nil {
+			if err := s.expire(c.ID); err != nil && s.sound() {
+				s.x.log.Error("a question could not be closed in time", "session", s.id, "call", c.ID, "kind", schema.KindOf(err), "err", err)
+			}
+			continue
+		}
 		r, err := s.journal.Event(s.ctx, c.Seq)
 		if err == nil {
 			err = s.settle(c, r.Data)
@@ -134,6 +144,8 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		return moves
 	})
 	switch {
+	case a.asks && last == 0:
+		return Answer{}, s.ask(req, a, false)
 	case open:
 		v := s.interrupted()
 		if refusal != nil {

@@ -280,6 +280,7 @@ func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err err
 	if err != nil {
 		return err
 	}
+	cfg.DenyUnattended = true // nobody could reach this process to answer
 	x, err := executor.New(cfg)
 	if err != nil {
 		return err

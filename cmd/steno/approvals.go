@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"steno/executor"
+	"steno/journal"
+	"steno/schema"
+)
+
+func (a *app) approvalsCommand() *cobra.Command {
+	c := &cobra.Command{Use: "approvals", Short: "what waits for a person, and the answers to it",
+		Long: "approvals lists the calls that a policy wants a person to be asked about, and answers them. ls reads files only.\n" +
+			"An answer goes through the serve that runs on the store. Where none runs the call is run here, and waited for.",
+		Example: "  steno approvals ls\n  steno approvals allow s1 call-7\n  steno approvals deny s1 call-7 --reason 'not on a Friday'"}
+	var session string
+	ls := &cobra.Command{Use: "ls", Short: "list what waits; reads files only", Example: "  steno approvals ls --session demo -o jsonl", Args: exactly(),
+		RunE: a.onStore(func(ctx context.Context, store *journal.Files, _ []string) error {
+			return a.listApprovals(ctx, store, session)
+		})}
+	ls.Flags().StringVar(&session, "session", "", "of this session only")
+	c.AddCommand(ls, a.answerCommand("allow", "let a call run that waits"), a.answerCommand("deny", "refuse a call that waits; it gets a recorded result"))
+	return c
+}
+
+func (a *app) answerCommand(decision, short string) *cobra.Command {
+	var reason, approval string
+	c := &cobra.Command{
+		Use: decision + " SESSION CALL", Short: short, Args: exactly("SESSION", "CALL"),
+		Long:    "The first answer to a question counts; the same one again changes nothing. What was asked, and about which\narguments, is looked up first and named in the answer: a call that asks something else by then stays as it is.",
+		Example: "  steno approvals " + decision + " demo call-7 --reason 'as agreed'",
+		RunE: func(c *cobra.Command, words []string) error {
+			if decision == "deny" && reason == "" {
+				return usage("--reason is missing: whoever asked is told").With("next", "run: steno approvals deny --help")
+			}
+			return a.answerApproval(c.Context(), words[0], words[1], approval, decision, reason)
+		},
+	}
+	c.Flags().StringVar(&reason, "reason", "", "why; it is recorded, and of a denial the agent is told")
+	c.Flags().StringVar(&approval, "approval", "", "the id of the question, of approvals ls (default: the one that is open)")
+	return c
+}
+
+func (a *app) listApprovals(ctx context.Context, store *journal.Files, session string) error {
+	l := listing{a: a, head: []string{"SESSION", "CALL", "TOOL", "TIER", "AGE", "EXPIRES", "REASON", "ARGS", "APPROVAL"}}
+	one := func(id string) error {
+		list, err := executor.Approvals(ctx, store, id)
+		for _, q := range list {
+			if err == nil {
+				err = l.add(q, func() []string {
+					return []string{q.Session, q.CallID, q.Tool, strconv.FormatUint(q.Tier, 10), time.Since(q.Asked).Round(time.Second).String(), q.Expires,
+						short(q.Reason, 60), short(string(q.Args), 80), q.ApprovalID}
+				})
+			}
+		}
+		return err
+	}
+	if session != "" {
+		if err := schema.CheckSession(session); err != nil {
+			return err
+		}
+		if err := one(session); err != nil {
+			return err
+		}
+		return l.end()
+	}
+	for id, err := range store.Sessions(ctx) {
+		if err == nil {
+			err = one(id)
+		}
+		if e, ok := errors.AsType[*schema.Error](err); ok && e.Kind != schema.LogReadFailed { // it hides no other
+			fmt.Fprintf(a.err, "session %s cannot be looked at: %s\n", inert(id), e.Kind)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return l.end()
+}
+
+// answerApproval answers the question that is open about a call. The arguments
+// that the person has seen go along.
+func (a *app) answerApproval(ctx context.Context, session, call, approval, decision, reason string) (err error) {
+	if err := schema.CheckSession(session); err != nil {
+		return err
+	}
+	if err := schema.CheckCallID(call); err != nil {
+		return err
+	}
+	b, err := a.backend(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	req := executor.AnswerRequest{Session: session, CallID: call, ApprovalID: approval, Decision: decision, Reason: reason, Actor: byUser()}
+	if approval == "" {
+		list, err := b.client.Approvals(b.calls, executor.ApprovalsRequest{Session: session})
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(list.Approvals, func(q executor.ApprovalInfo) bool { return q.CallID == call })
+		if i < 0 {
+			return schema.Errorf(schema.NotFound, "call %s of session %s does not wait for an answer", inert(call), session).
+				With("session", session).With("call_id", call).With("next", "see what waits: steno approvals ls")
+		}
+		req.ApprovalID, req.ArgsSHA256 = list.Approvals[i].ApprovalID, list.Approvals[i].ArgsSHA256
+	}
+	answer, err := b.client.Answer(b.calls, req)
+	if err != nil {
+		return err
+	}
+	if err := a.tellAnswer(answer); err != nil || b.exec == nil || decision != "allow" {
+		return err
+	}
+	for { // it runs in this process
+		got, err := b.client.Get(b.calls, session)
+		if err != nil || !slices.Contains(got.Open, call) {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-b.calls.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (a *app) tellAnswer(v executor.AnswerAnswer) error {
+	if a.format == "json" || a.format == "jsonl" {
+		return a.json(v)
+	}
+	again := ""
+	if !v.First {
+		again = ", as it was before"
+	}
+	_, err := fmt.Fprintf(a.out, "%s: %s at %d%s\n", inert(v.CallID), v.Decision, v.Seq, again)
+	return err
+}
