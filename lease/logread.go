@@ -54,7 +54,9 @@ type logIndex struct {
 	end        int64  // up to here it is read
 	locked     bool   // we hold its lock, as a sweeper
 	searched   bool   // its writer is dead, and all of it was read
+	synced     int64  // up to here a record says that it was durable
 	extents    map[epochOf][]extent
+	ends       map[epochOf]int64 // up to where the last of each goes
 }
 
 // maxIndexed is how many holders' logs are remembered. Whoever takes over all
@@ -314,7 +316,8 @@ func (x *logIndex) read() error {
 		return nil // nobody has begun with it meanwhile
 	}
 	if x.searched = false; x.extents == nil || r.generation != x.first {
-		x.first, x.generation, x.end, x.extents = r.generation, r.generation, 0, map[epochOf][]extent{}
+		x.first, x.generation, x.end, x.synced = r.generation, r.generation, 0, 0
+		x.extents, x.ends = map[epochOf][]extent{}, map[epochOf]int64{}
 	}
 	// Then nothing is added any more. A file that is being made has its name before
 	// its lock; it has its lock before its first record, which was looked for
@@ -331,8 +334,11 @@ func (x *logIndex) read() error {
 		}
 		if n > 0 {
 			if gap >= 0 && r.synced > gap {
-				x.damaged(gap)
+				if err := x.damaged(gap, place); err != nil {
+					return err
+				}
 			}
+			x.take(&r, place+n-r.bytes, false)
 			place, gap = place+n, -1
 			x.end = place
 			continue
@@ -361,15 +367,6 @@ func (x *logIndex) read() error {
 	}
 }
 
-// damaged takes up a record that was durable and whose sum is wrong now. Its
-// lines are for the reader to judge, where the segment does not have them.
-func (x *logIndex) damaged(place int64) {
-	if line, r, ok := x.line(place); ok && r.generation == x.generation {
-		key := epochOf{r.session, r.epoch}
-		x.extents[key] = append(x.extents[key], extent{x, place + int64(len(line)) + 1, r.offset, r.bytes, true})
-	}
-}
-
 // record takes the record at a place into the index. n is its length, 0 if there
 // is none that counts: what is left of an older generation does not. Where the
 // first record cannot be read, the highest generation is the newest.
@@ -391,9 +388,9 @@ func (x *logIndex) record(place int64) (r record, n int64, err error) {
 	if r.generation > x.generation {
 		x.generation = r.generation
 		clear(x.extents)
+		clear(x.ends)
+		x.synced = 0
 	}
-	key := epochOf{r.session, r.epoch}
-	x.extents[key] = append(x.extents[key], extent{x, begin, r.offset, r.bytes, false})
 	return r, begin + r.bytes - place, nil
 }
 
