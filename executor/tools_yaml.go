@@ -17,6 +17,7 @@ import (
 	"steno/schema"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
 // LoadTools reads the tools that a YAML file declares, each a command:
@@ -38,6 +39,8 @@ import (
 //	    destructive: false       # for clients: it takes nothing away; true if it is left out
 //	    open_world: false        # for clients: it stays on this machine; true if it is left out
 //	    repeatable: true         # it may run again when nobody knows what became of a run
+//	    escalates: true          # its success makes an edit task of an investigate task
+//	    check: [./was-it-sent]   # asked about a run that was cut short; see below
 //	    dry_run: true            # it is run on a dry run too, with STENO_DRY_RUN=1
 //	    paths: [{pointer: /file, write: false}]   # arguments that are paths of the workspace
 //	    env: [MAIL_HOST]         # variables that it gets besides the usual few
@@ -52,6 +55,11 @@ import (
 // standard output. With an output schema, standard output is JSON that must fit
 // it once the command says that all is well; standard error is kept apart, and
 // its last 4,000 bytes are in the summary, or behind the output of a failure.
+//
+// check is run, like argv, when an executor died before it had a result: exit code
+// 0 says that the run took effect, and what it prints is the result; 1 says that
+// it did not, and then it is run again; any other one that nobody knows. It has
+// 30 seconds.
 //
 // A program without a slash is looked up in PATH now, one with a slash that is
 // not absolute is beside the file. After limits.timeout (120s, at most 1h) it is
@@ -107,7 +115,9 @@ type commandTool struct {
 	Destructive *bool          `json:"destructive"`
 	OpenWorld   *bool          `json:"open_world"`
 	Phases      []string       `json:"phases"`
+	Escalates   bool           `json:"escalates"`
 	DryRun      bool           `json:"dry_run"`
+	Check       []string       `json:"check"`
 	Paths       []PathArg      `json:"paths"`
 	Env         []string       `json:"env"`
 	Limits      struct {
@@ -166,24 +176,9 @@ func (c commandTool) tool(dir string) (Tool, error) {
 	bad := func(format string, args ...any) (Tool, error) {
 		return Tool{}, badTool(Tool{Name: c.Name}, fmt.Sprintf(format, args...))
 	}
-	if len(c.Argv) == 0 || c.Argv[0] == "" {
-		return bad("argv names no program")
-	}
-	for _, s := range c.Argv {
-		if strings.ContainsRune(s, 0) {
-			return bad("a zero character cannot be passed to a program")
-		}
-	}
-	path := c.Argv[0]
-	if strings.Contains(path, "/") && !filepath.IsAbs(path) {
-		path = filepath.Join(dir, path)
-	}
-	path, err := exec.LookPath(path)
+	argv, err := found(c.Argv, dir)
 	if err != nil {
-		return bad("its program %s cannot be run: %s", quoted(c.Argv[0]), lastWords(err))
-	}
-	if !filepath.IsAbs(path) { // PATH may name folders in other ways
-		return bad("its program %s is found in a folder of PATH that is not absolute", quoted(c.Argv[0]))
+		return bad("argv: %s", err)
 	}
 	for _, name := range c.Env {
 		if !variable.MatchString(name) || strings.HasPrefix(name, "STENO_") || name == "PWD" {
@@ -215,15 +210,54 @@ func (c commandTool) tool(dir string) (Tool, error) {
 		tier = *c.Tier
 	}
 	p := program{
-		command: command{argv: append([]string{path}, c.Argv[1:]...), apart: c.Output != nil, limit: limit, bounds: bounds},
+		command: command{argv: argv, apart: c.Output != nil, limit: limit, bounds: bounds},
 		pass:    slices.Clone(c.Env), dryRun: c.DryRun, most: output,
 	}
-	return Tool{
+	t := Tool{
 		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
-		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable,
-		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld, Phases: c.Phases,
-		Paths: c.Paths, Timeout: limit + commandRoom, Run: p.run,
-	}, nil
+		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable, Phases: c.Phases, Escalates: c.Escalates, Paths: c.Paths,
+		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld,
+		Timeout: limit + commandRoom, Run: p.run,
+	}
+	if c.Check == nil {
+		return t, nil
+	}
+	ask := checker{program: p}
+	ask.limit = checkTimeout
+	if ask.argv, err = found(c.Check, dir); err != nil {
+		return bad("check: %s", err)
+	}
+	if c.Output != nil {
+		if ask.output, err = compile(c.Output); err != nil {
+			return bad("the schema of its answer: %s", err)
+		}
+	}
+	t.Check = ask.check
+	return t, nil
+}
+
+// found is argv with the path of its program.
+func found(argv []string, dir string) ([]string, error) {
+	if len(argv) == 0 || argv[0] == "" {
+		return nil, errors.New("it names no program")
+	}
+	for _, s := range argv {
+		if strings.ContainsRune(s, 0) {
+			return nil, errors.New("a zero character cannot be passed to a program")
+		}
+	}
+	path := argv[0]
+	if strings.Contains(path, "/") && !filepath.IsAbs(path) {
+		path = filepath.Join(dir, path)
+	}
+	path, err := exec.LookPath(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s cannot be run: %s", quoted(argv[0]), lastWords(err))
+	case !filepath.IsAbs(path): // PATH may name folders in other ways
+		return nil, fmt.Errorf("%s is found in a folder of PATH that is not absolute", quoted(argv[0]))
+	}
+	return append([]string{path}, argv[1:]...), nil
 }
 
 // A program is what a tool of the file runs.
@@ -241,6 +275,15 @@ func (p program) run(ctx context.Context, call *Invocation) (Result, error) {
 	if call.DryRun && !p.dryRun {
 		return planned(p.argv), nil
 	}
+	r, err := p.called(call).run(ctx, call)
+	if err != nil {
+		return Result{}, err
+	}
+	return p.answer(&r, call.DryRun)
+}
+
+// called is the command as it is run for call.
+func (p program) called(call *Invocation) command {
 	c := p.command
 	c.stdin = append(slices.Clone(call.Args), '\n')
 	for _, name := range p.pass {
@@ -251,10 +294,12 @@ func (p program) run(ctx context.Context, call *Invocation) (Result, error) {
 	if call.DryRun {
 		c.env = append(c.env, "STENO_DRY_RUN=1")
 	}
-	r, err := c.run(ctx, call)
-	if err != nil {
-		return Result{}, err
-	}
+	return c
+}
+
+// answer is what the tool answers once its command has ended. Without a dry run
+// data is still to be held against the schema.
+func (p program) answer(r *ran, dry bool) (Result, error) {
 	res := r.result(p.most)
 	if !p.apart {
 		return res, nil
@@ -269,13 +314,38 @@ func (p program) run(ctx context.Context, call *Invocation) (Result, error) {
 		return Result{}, schema.Errorf(schema.ToolFailed, "the command ran, and printed %d bytes; %d are the most", res.Bytes, p.most).
 			With("next", "look whether it took effect; raise limits.output of the tool, or have it print less")
 	}
-	if res.Structured = jsontext.Value(res.Output); !call.DryRun {
-		// Its plan may be anything, its answer is held against the schema.
-		res.Summary = strings.TrimSuffix(res.Summary+"; "+strings.Join(strings.Fields(said), " "), "; ")
-	} else if !res.Structured.IsValid() {
-		res.Structured = nil
+	res.Structured = jsontext.Value(res.Output)
+	if dry && !res.Structured.IsValid() {
+		res.Structured = nil // a plan may be anything
 	}
+	res.Summary = strings.TrimSuffix(res.Summary+"; "+strings.Join(strings.Fields(said), " "), "; ")
 	return res, nil
+}
+
+// A checker is what a tool of the file asks about an attempt that was cut short.
+type checker struct {
+	program
+	output *jsonschema.Schema // nil if it has none
+}
+
+func (p checker) check(ctx context.Context, call *Invocation) (Checked, error) {
+	if err := call.runnable(); err != nil {
+		return Checked{}, err
+	}
+	r, err := p.called(call).run(ctx, call)
+	switch {
+	case err != nil:
+		return Checked{}, err
+	case r.code == 1:
+		return Checked{}, nil
+	case r.code != 0:
+		return Checked{}, fmt.Errorf("the check ended with exit code %d", r.code)
+	}
+	res, err := p.answer(&r, false)
+	if err == nil && p.output != nil && (!res.Structured.IsValid() || len(violations(p.output, res.Structured, parseStrict)) > 0) {
+		err = errors.New("what the check printed does not fit the schema of the answer")
+	}
+	return Checked{Took: true, Result: res}, err
 }
 
 // A span is a length of time in a file of settings, as 90s or 5m.

@@ -133,6 +133,32 @@ func TestT12ADryRunOfACommandToolSaysWhatWouldHappen(t *testing.T) {
 	}
 }
 
+func TestTheCheckOfACommandTool(t *testing.T) {
+	b := newBench(t)
+	const output = "    output: {type: object, properties: {n: {type: integer}}, required: [n]}"
+	check := func(line string) string { return "    check: [sh, -c, '" + line + "']" }
+	b.commands(shell("took", "true", check(`cat; echo "$STENO_KEY $STENO_ATTEMPT"`)) + shell("not", "true", check("exit 1")) +
+		shell("unknown", "true", check("exit 2")) + shell("killed", "true", check("kill $$")) +
+		shell("data", "true", output, check(`echo {\"n\":1}`)) + shell("other", "true", output, check("echo {}")))
+	for name, want := range map[string]struct {
+		took   bool
+		output string
+		fails  bool
+	}{
+		"took": {true, "{\"a\":1}\nkey-1 2\n", false}, "not": {}, "unknown": {fails: true}, "killed": {fails: true},
+		"data": {true, "{\"n\":1}\n", false}, "other": {fails: true},
+	} {
+		tool, err := b.reg.Get(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := tool.Check(context.Background(), &executor.Invocation{Key: "key-1", Attempt: 2, Args: jsontext.Value(`{"a":1}`), Workspace: b.w})
+		if (err != nil) != want.fails || err == nil && (got.Took != want.took || got.Result.Output != want.output || got.Result.OK != want.took) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
 func TestACommandToolNeedsAWorkspace(t *testing.T) {
 	b := newBench(t)
 	b.commands(shell("run", "true"))
@@ -157,13 +183,21 @@ tools:
     tier: 0
     read_only: true
     repeatable: true
+    idempotent: true
+    destructive: false
+    phases: [investigating]
+    escalates: true
+    paths: [{pointer: /n, write: true}, {pointer: /m}]
+    check: [./run.sh]
 `), dir)
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
 	a := list[0]
 	if a.Description != "Two\nlines.\n" || string(a.Input) != `{"type":"object","properties":{"n":{"type":"integer","maximum":12345678901234567}}}` ||
-		a.Tier != 0 || !a.ReadOnly || !a.Repeatable || a.Output != nil || a.Timeout <= 0 {
+		a.Tier != 0 || !a.ReadOnly || !a.Repeatable || a.Output != nil || a.Timeout <= 0 ||
+		!a.Idempotent || a.Destructive == nil || *a.Destructive || a.OpenWorld != nil || !a.Escalates || a.Check == nil ||
+		!slices.Equal(a.Phases, []string{"investigating"}) || !slices.Equal(a.Paths, []executor.PathArg{{Pointer: "/n", Write: true}, {Pointer: "/m"}}) {
 		t.Errorf("got %+v", a)
 	}
 	list, err = executor.ParseTools([]byte("version: 1\ntools: [{name: b, description: B., argv: [sh], input: {type: object}}]"), dir)
@@ -239,7 +273,12 @@ func TestAToolsFileThatCannotBeUsed(t *testing.T) {
 		{head + "  - {name: t, description: T, argv: [sh]}", "schema", 0},
 		{head + "  - {name: t, description: T, argv: [sh], input: {type: object, $ref: 'http://example.com/s.json'}}", "schema", 0},
 		{head + "  - {name: t, description: T, argv: [sh], input: {type: object, properties: {a: {pattern: '(?=a)'}}}}", "schema", 0},
-		{head + "  - {name: t, description: T, argv: [], input: {type: object}}", "no program", 0},
+		{head + "  - {name: t, description: T, argv: [], input: {type: object}}", "argv: it names no program", 0},
+		{tool("    check: []"), "check: it names no program", 0},
+		{tool("    check: [./gone]"), "check: ", 0},
+		{tool("    phases: [thinking]"), "phase", 0},
+		{tool("    paths: [{pointer: path}]"), "pointer", 0},
+		{tool("    paths: [{at: /path}]"), `no key "at"`, 7},
 		{head + "  - {name: t, description: T, argv: [no-such-program], input: {type: object}}", "not found", 0},
 		{head + "  - {name: t, description: T, argv: [./none], input: {type: object}}", "no such file", 0},
 		{head + "  - {name: t, description: T, argv: [sh, \"a\\0\"], input: {type: object}}", "zero character", 0},
