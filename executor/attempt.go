@@ -61,15 +61,23 @@ const DefaultTimeout = 10 * time.Minute
 // that it is to supersede, if there is one.
 func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) (Answer, error) {
 	req := f.call
+	life := s.ctx
+	if !tool.Repeatable && !tool.ReadOnly {
+		// Nobody else may run it again, so it goes on where the session is lost,
+		// and its result is delivered to whoever has that then.
+		life = s.x.ctx
+		s.outlives()
+		defer s.outlived()
+	}
 	inv := s.invocation(req, a)
 	limit := tool.Timeout
 	if limit == 0 {
 		limit = DefaultTimeout
 	}
 	began := time.Now()
-	ctx, stop := context.WithTimeout(s.ctx, limit)
+	ctx, stop := context.WithTimeout(life, limit)
 	defer stop()
-	f.overdue = time.AfterFunc(limit+s.x.stopWait, func() { s.detach(f, a.Attempt, began, over) })
+	f.overdue = time.AfterFunc(limit+s.x.stopWait, func() { s.detach(f, a, began, over) })
 	defer f.overdue.Stop()
 	f.stop.Store(&stop)
 	var res Result
@@ -82,10 +90,10 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 	if !f.claimed.CompareAndSwap(false, true) {
 		f.detached = true
 		<-f.done
-		s.late(req, a.Attempt, time.Since(began), res, err)
+		s.late(req, a, time.Since(began), res, err)
 		return Answer{}, nil
 	}
-	if s.ctx.Err() != nil && (err != nil || !res.OK) {
+	if life.Err() != nil && (err != nil || !res.OK) {
 		// We stopped it. That is neither its output nor its failure: the
 		// outcome stays open, and whoever holds the session next settles it.
 		return Answer{}, s.stopped()
@@ -96,7 +104,11 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 	if c := f.cancelled.Load(); c != nil && out.err != nil && schema.KindOf(out.err) == schema.Cancelled {
 		out.over.by, out.over.reason = c.by, c.reason
 	}
-	return s.finish(req, a.Attempt, out, false)
+	answer, err := s.finish(req, a.Attempt, out, false)
+	if errors.Is(err, schema.SessionWriterLost) {
+		s.deliver(req, a, out)
+	}
+	return answer, err
 }
 
 // safely runs a tool so that its panic ends the call and not the process.

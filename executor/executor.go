@@ -87,6 +87,9 @@ type Executor struct {
 	waiters  waiters
 	patient  chan struct{} // a slot for each request that waits for a person
 	replies  replies       // requests that are being handled
+	// passResult brings a late result to the holder of its session. It is set by
+	// New, since a verb may not lead to itself.
+	passResult func(session string, payload []byte) error
 	// Set by New and by tests only.
 	ackWait, stopWait, retryFirst time.Duration
 
@@ -149,6 +152,10 @@ func New(cfg Config) (*Executor, error) {
 	x.load.less.L = &x.load.mu
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.stopping, x.stop = context.WithCancel(x.ctx)
+	x.passResult = func(session string, payload []byte) error {
+		_, err := x.route(x.stopping, resultVerb, session, payload, 0, false)
+		return err
+	}
 	return x, nil
 }
 

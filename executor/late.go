@@ -1,18 +1,22 @@
 package executor
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/journal"
+	"steno/replay"
 	"steno/schema"
 )
 
 // detach records the result of a call whose tool does not stop. The tool keeps
 // its slot until it returns; what it then says is a late result.
-func (s *session) detach(f *flight, attempt uint64, began time.Time, over resolution) {
+func (s *session) detach(f *flight, a replay.Attempt, began time.Time, over resolution) {
 	if !f.claimed.CompareAndSwap(false, true) {
 		return
 	}
@@ -24,17 +28,17 @@ func (s *session) detach(f *flight, attempt uint64, began time.Time, over resolu
 	}
 	out.err = err.With("session", s.id).With("detached", true)
 	s.x.log.Warn("a tool does not stop; it keeps its slot", "session", s.id, "call", f.call.CallID, "tool", f.call.Name)
-	f.answer, f.err = s.finish(f.call, attempt, out, false)
+	f.answer, f.err = s.finish(f.call, a.Attempt, out, false)
 	s.land(f)
 }
 
 // late records what a tool has said after its call had a result: in the place
 // of that, if it leaves the outcome open, otherwise as a note.
-func (s *session) late(req *Request, attempt uint64, took time.Duration, res Result, err error) {
+func (s *session) late(req *Request, a replay.Attempt, took time.Duration, res Result, err error) {
 	out := s.verdict(res, err)
 	out.duration = took
-	if out.err != nil && (schema.KindOf(out.err) == schema.Timeout || schema.KindOf(out.err) == schema.Cancelled) {
-		return // which is what the record says
+	if !out.genuine() {
+		return // the record says that already
 	}
 	for {
 		c := s.copied(req.CallID)
@@ -45,14 +49,16 @@ func (s *session) late(req *Request, attempt uint64, took time.Duration, res Res
 			out.over.supersedes = c.Result.Seq
 		}
 		if c.Result != nil && !c.Result.Open() {
-			err = s.noteLate(req, attempt, out)
+			err = s.noteLate(req, a.Attempt, out)
 			break
 		}
-		if _, err = s.finish(req, attempt, out, false); !errors.Is(err, schema.ResultConflict) {
+		if _, err = s.finish(req, a.Attempt, out, false); !errors.Is(err, schema.ResultConflict) {
 			break // else somebody has resolved it in this instant
 		}
 	}
-	if err != nil {
+	if errors.Is(err, schema.SessionWriterLost) {
+		s.deliver(req, a, out)
+	} else if err != nil {
 		s.x.log.Warn("a late result was not recorded", "session", s.id, "call", req.CallID, "kind", schema.KindOf(err), "err", err)
 	}
 }
@@ -63,17 +69,197 @@ const maxNoted = 64 << 10
 // noteLate keeps a further result of a call that has a genuine one.
 func (s *session) noteLate(req *Request, attempt uint64, out verdict) error {
 	s.x.inspect(req, &out)
-	out.over = resolution{}
-	out.result.Output, _ = schema.Truncate(out.result.Output, maxNoted/8)
-	out.result.Content, out.result.Structured = nil, nil
-	d := desks.Get().(*desk)
-	defer d.back()
-	result := jsontext.Value(out.record(d, req, attempt).Data)
+	return s.note(req.CallID, out.inline(req, attempt))
+}
+
+func (s *session) note(callID string, result jsontext.Value) error {
 	var o schema.Object
-	o.Text("call_id", req.CallID).Text("text", "a late result of a call that has a genuine one")
+	o.Text("call_id", callID).Text("text", "a late result of a call that has a genuine one")
 	if len(result) <= maxNoted {
 		o.Raw("result", result)
 	}
 	_, err := s.append(journal.Entry{Type: schema.TypeNote, Data: o.Bytes()})
 	return err
+}
+
+// genuine reports whether a tool has said what became of the call.
+func (out *verdict) genuine() bool {
+	if out.err == nil {
+		return true
+	}
+	k := schema.KindOf(out.err)
+	return k != schema.Timeout && k != schema.Cancelled
+}
+
+// maxLate bounds the output of a result that has no blobs: only the writer of a
+// session makes those.
+const maxLate = 8 << 10
+
+// inline is the data of a result as it is where it must be short.
+func (out verdict) inline(req *Request, attempt uint64) jsontext.Value {
+	out.over = resolution{}
+	r := &out.result
+	whole := max(r.Bytes, len(r.Output))
+	var cut int
+	if r.Output, cut = schema.Truncate(r.Output, maxLate); cut > 0 {
+		r.Bytes = whole
+	}
+	out.left = len(r.Content) + len(r.Structured)
+	r.Content, r.Structured = nil, nil
+	return jsontext.Value(out.record(new(desk), req, attempt).Data)
+}
+
+// A lateResult is what a tool has said for a writer that has lost its session.
+// Epoch and Seq are the fencing token of the attempt.
+type lateResult struct {
+	Session string         `json:"session"`
+	CallID  string         `json:"call_id"`
+	Attempt uint64         `json:"attempt"`
+	Epoch   uint64         `json:"epoch"`
+	Seq     uint64         `json:"seq"`
+	Data    jsontext.Value `json:"data"` // of a tool_result
+}
+
+// deliver brings a result to whoever has the session now, or takes the session
+// if nobody has.
+func (s *session) deliver(req *Request, a replay.Attempt, out verdict) {
+	if !out.genuine() {
+		return // which says no more than that the call was cut short
+	}
+	b, err := encode(lateResult{s.id, req.CallID, a.Attempt, a.Epoch, a.Seq, out.inline(req, a.Attempt)})
+	if err == nil {
+		err = s.x.passResult(s.id, b)
+	}
+	if err != nil {
+		s.x.log.Warn("a result was not delivered; the session is lost", "session", s.id, "call", req.CallID, "kind", schema.KindOf(err), "err", err)
+		return
+	}
+	s.x.log.Info("a result was delivered to the next holder", "session", s.id, "call", req.CallID)
+}
+
+var resultVerb = verb{"result", (*Executor).runResult, true, ofWrites}
+
+var lateEndpoints = []endpoint{{"to-result", "result.*", lateSchema, endAnswerSchema, resultVerb, true}}
+
+const lateSchema = `{"type":"object","required":["session","call_id","attempt","epoch","seq","data"],"properties":{"session":` + sessionID +
+	`,"call_id":{"type":"string"},"attempt":{"type":"integer"},"epoch":{"type":"integer"},"seq":{"type":"integer"},"data":{"type":"object"}}}`
+
+// runResult records a result that comes from a writer which has lost the
+// session: in the place of an open one, or as a note.
+func (x *Executor) runResult(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	var late lateResult
+	replaced, err := door(payload, &late, levelLate)
+	if err == nil {
+		err = asks(session, late.Session, late.CallID, "nobody", "", replaced)
+	}
+	if err == nil {
+		err = late.check()
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	s, err := x.find(ctx, session, here)
+	if err != nil {
+		return reply{}, err
+	}
+	defer s.leave()
+	select {
+	case <-s.settled: // which gives the call the result that is open
+	case <-ctx.Done():
+		return reply{}, x.ended(ctx, s.id)
+	}
+	for {
+		r, err := s.take(&late)
+		if errors.Is(err, schema.ResultConflict) {
+			continue // somebody has settled it in this instant
+		}
+		if err != nil {
+			return reply{}, err
+		}
+		return answer(EndAnswer{OK: true, Seq: r.Seq, Head: r.Head().String()}, x, session, r.Head())
+	}
+}
+
+// check refuses what is no genuine result of that attempt.
+func (l *lateResult) check() error {
+	bad := func(why string) error {
+		return schema.Errorf(schema.InvalidArgs, "this is no late result: %s", why).With("session", l.Session).With("call_id", l.CallID)
+	}
+	if len(l.Data) > maxData {
+		return bad("it is too long")
+	}
+	if err := schema.CheckData(schema.TypeToolResult, l.Data); err != nil {
+		return err
+	}
+	var d map[string]jsontext.Value
+	var r struct {
+		CallID  string           `json:"call_id"`
+		Attempt uint64           `json:"attempt"`
+		Error   schema.ErrorBody `json:"error"`
+	}
+	if err := errors.Join(schema.Unmarshal(l.Data, &d), schema.Unmarshal(l.Data, &r)); err != nil {
+		return bad("its data cannot be read")
+	}
+	for _, key := range []string{"supersedes", "synthetic", "by", "reason", "blobs", "origin"} {
+		if d[key] != nil {
+			return bad("it has a key " + key)
+		}
+	}
+	switch {
+	case r.CallID != l.CallID || r.Attempt != l.Attempt:
+		return bad("its data is of another attempt")
+	case (&replay.CallResult{Kind: r.Error.Kind}).Open():
+		return bad("it leaves the outcome open")
+	}
+	return nil
+}
+
+// take records a late result.
+func (s *session) take(l *lateResult) (journal.Record, error) {
+	c := s.copied(l.CallID)
+	if c == nil {
+		return journal.Record{}, noCall(s.id, l.CallID)
+	}
+	if !slices.ContainsFunc(c.Attempts, func(a replay.Attempt) bool { return a.Attempt == l.Attempt && a.Epoch == l.Epoch && a.Seq == l.Seq }) {
+		return journal.Record{}, schema.Errorf(schema.InvalidArgs, "call %s has no attempt with this token", l.CallID).With("session", s.id).With("call_id", l.CallID)
+	}
+	if c.Result == nil || !c.Result.Open() {
+		if c.Result != nil && s.same(c, l) {
+			return s.journal.Event(s.ctx, c.Result.Seq)
+		}
+		// Where it has none another attempt is at work, whose result counts.
+		if err := s.note(l.CallID, l.Data); err != nil {
+			return journal.Record{}, err
+		}
+		return s.journal.Event(s.ctx, s.journal.Head().Seq)
+	}
+	r, err := s.append(journal.Entry{Type: schema.TypeToolResult, Data: l.over(c.Result.Seq)})
+	if err != nil {
+		return journal.Record{}, err
+	}
+	return r[0], nil
+}
+
+// over is the data of the result that supersedes the one at seq.
+func (l *lateResult) over(seq uint64) []byte {
+	var o schema.Object
+	more := o.Uint("supersedes", seq).Text("reason", "late").Bytes()
+	return append(append(l.Data[:len(l.Data)-1:len(l.Data)-1], ','), more[1:]...) // it has keys, so it is not empty
+}
+
+// same reports whether the result that is recorded is this one: it may have been
+// on the disk when the session was lost, or who delivers it had no answer.
+func (s *session) same(c *replay.Call, l *lateResult) bool {
+	r, err := s.journal.Event(s.ctx, c.Result.Seq)
+	if err != nil || c.Result.Attempt != l.Attempt {
+		return false
+	}
+	n := len(c.Superseded)
+	if n > 0 && bytes.Equal(r.Data, l.over(c.Superseded[n-1])) {
+		return true
+	}
+	var d struct {
+		By jsontext.Value `json:"by"` // who has decided it
+	}
+	return n == 0 && schema.Unmarshal(r.Data, &d) == nil && d.By == nil
 }

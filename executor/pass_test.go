@@ -273,11 +273,24 @@ func TestAHolderThatWasPausedAcknowledgesNothing(t *testing.T) {
 	wantKindOfResult(t, first.Data, schema.Interrupted)
 
 	// The old holder wakes up and its tool ends. It has lost the session: what
-	// it writes is surplus, and whoever asks it hears what the new one recorded.
+	// it writes is surplus, and what its tool has said it delivers to the new
+	// one, which records it in the place of the open result.
 	if err := os.WriteFile(until, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	a.Continue()
+	eventually(t, "the late result", func() bool {
+		again, err := client.Call(within(t), "s1", request("c1", "effect", `{"until":"`+until+`"}`))
+		if err != nil || string(again.Data) != string(first.Data) && field[string](t, again.Data, "reason") != "late" {
+			t.Fatalf("%s, %v", again.Data, err)
+		}
+		late := string(again.Data) != string(first.Data)
+		if late {
+			wantKindOfResult(t, again.Data, "")
+			first = again
+		}
+		return late
+	})
 	for range 20 {
 		again, err := client.Call(within(t), "s1", request("c1", "effect", `{"until":"`+until+`"}`))
 		if err != nil || string(again.Data) != string(first.Data) {
@@ -293,7 +306,7 @@ func TestAHolderThatWasPausedAcknowledgesNothing(t *testing.T) {
 	if l.State.Epochs[1].How != schema.HowForced || l.Count(schema.Surplus) != 1 {
 		t.Errorf("the epochs are %+v, the findings %+v", l.State.Epochs, l.Findings)
 	}
-	for _, want := range []string{"c1", "c2"} {
+	for _, want := range []string{"c1", "c1", "c2"} {
 		m, err := events.NextMsg(journaltest.Deadline)
 		if err != nil {
 			t.Fatal(err)
@@ -467,7 +480,7 @@ func TestACallWhoseSessionIsTakenMeanwhile(t *testing.T) {
 		{"again", journaltest.Write, 1, "", 1},
 		{"once", journaltest.Synced, 1, schema.Interrupted, 0},
 		{"again", journaltest.Synced, 1, "", 1},
-		{"once", journaltest.Write, 2, schema.Interrupted, 1},
+		{"once", journaltest.Write, 2, "", 1}, // delivered to the next holder
 		{"again", journaltest.Write, 2, "", 2},
 		{"once", journaltest.Synced, 2, "", 1},
 		{"again", journaltest.Synced, 2, "", 1},
@@ -482,6 +495,13 @@ func TestACallWhoseSessionIsTakenMeanwhile(t *testing.T) {
 		wantKindOfResult(t, a.Data, c.kind)
 		if got := count.of(session); got != c.runs {
 			t.Errorf("%s: the tool ran %d times, want %d", session, got, c.runs)
+		}
+		late := c.tool == "once" && c.point == journaltest.Write && c.nth == 2
+		if got := field[string](t, a.Data, "reason") == "late"; got != late || len(p.read(session).State.Call(session).Superseded) > 0 != late {
+			t.Errorf("%s is answered with %s", session, a.Data)
+		}
+		if notes := p.read(session).State.Notes; c.tool == "once" && notes != 0 {
+			t.Errorf("%s has %d notes", session, notes)
 		}
 	}
 }

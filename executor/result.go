@@ -21,6 +21,7 @@ type verdict struct {
 	decided   *decision // why it does not run, if that is still to be recorded
 	escalates bool      // it makes an edit task of an investigate task
 	over      resolution
+	left      int // bytes that are left out of it
 	replaced  int // U+FFFD that inspect put in
 }
 
@@ -82,7 +83,7 @@ func (x *Executor) inspect(req *Request, out *verdict) {
 // record is the tool_result. What is large in it becomes a blob; what is above
 // MaxOutput is cut, or left out, and marked.
 func (out *verdict) record(d *desk, req *Request, attempt uint64) journal.Entry {
-	e := encoder{Object: d.object(), replaced: out.replaced}
+	e := encoder{Object: d.object(), replaced: out.replaced, left: out.left}
 	e.Grow(len(req.CallID) + min(len(out.result.Output), schema.MaxInline) + 256)
 	e.Text("call_id", req.CallID).Uint("attempt", attempt).Bool("ok", out.err == nil && out.result.OK)
 	if out.err != nil {

@@ -45,9 +45,10 @@ type session struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 
-	spaceMu   sync.Mutex // guards workspace and left, also while it is opened
+	spaceMu   sync.Mutex // guards workspace, left and inside, also while it is opened
 	workspace *Workspace // nil if the session has none, or it is not open yet
 	left      bool       // the session is given back: nothing is opened any more
+	inside    int        // tools that go on in it where the session is lost
 
 	// Held for reading while a call is admitted and its start recorded, and for
 	// writing while the phase, the task or the policy changes. Taken before all others.
@@ -268,10 +269,26 @@ func (s *session) close(reason string) error {
 	s.spaceMu.Lock()
 	defer s.spaceMu.Unlock()
 	s.left = true
-	if s.workspace != nil {
+	if s.workspace != nil && s.inside == 0 {
 		errs = append(errs, s.workspace.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// outlives keeps the workspace open for a tool, until it has outlived the
+// session or not.
+func (s *session) outlives() {
+	s.spaceMu.Lock()
+	s.inside++
+	s.spaceMu.Unlock()
+}
+
+func (s *session) outlived() {
+	s.spaceMu.Lock()
+	defer s.spaceMu.Unlock()
+	if s.inside--; s.inside == 0 && s.left && s.workspace != nil {
+		_ = s.workspace.Close() // nothing was written through it
+	}
 }
 
 // maxFlights bounds the calls of one session that run or wait, maxAppends the

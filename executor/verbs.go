@@ -58,8 +58,10 @@ func strict(text []byte, into any) error {
 const maxPayload = 1 << 20
 
 // Levels of requests: labels, a key of data, are a key of their request; the
-// data of an event lies in an object of a list of its request.
+// data of an event lies in an object of a list of its request, and that of a late
+// result is a key of it, as in its line.
 const (
+	levelLate  = 0
 	levelData  = 1
 	levelBatch = -2
 )
