@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,6 +40,11 @@ func TestRealSyncFailsAndTheCacheIsNotBelieved(t *testing.T) {
 		for n, drop := range []bool{true, false} {
 			for _, roll := range []bool{true, false} {
 				wrong := cacheOnDisk(t, roll, drop, logged)
+				// A kernel may write by itself what it was told to have lost, though
+				// not time after time.
+				for try := 0; try < 10 && !drop && wrong == "" && !t.Failed(); try++ {
+					wrong = cacheOnDisk(t, roll, drop, logged)
+				}
 				if drop && wrong != "" {
 					t.Errorf("roll %t: %s", roll, wrong)
 				}
@@ -72,7 +78,7 @@ func cacheOnDisk(t *testing.T, roll, drop, logged bool) (wrong string) {
 			files = files.WithoutLog()
 		}
 		defer files.Close()
-		faults := &lease.Faults{LogSize: 8 << 10} // so that a file is soon full, and the segment synced
+		faults := &lease.Faults{LogSize: 16 << 10} // so that a file is soon full, and the segment synced
 		var noRoll atomic.Bool
 		faults.Write = func(f *os.File, b []byte) (int, error) {
 			if noRoll.Load() && bytes.Contains(b, []byte(`"epoch":2`)) {
@@ -99,7 +105,8 @@ func cacheOnDisk(t *testing.T, roll, drop, logged bool) (wrong string) {
 			return bytes.Contains(data, []byte("the disk fails here")) && !bytes.Contains(data, []byte("steno-log ")) && failed.Add(1) == 1
 		})
 		noRoll.Store(!roll)
-		if err := write(j, "the disk fails here"); roll || logged {
+		// Longer than a page, so that no later line is in the page that is not stored.
+		if err := write(j, "the disk fails here"+strings.Repeat(" ", 6000)); roll || logged {
 			must(t, err)
 		} else if err == nil {
 			t.Error("it has gone on")
