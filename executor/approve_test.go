@@ -395,3 +395,23 @@ func TestACallThatWaitsCanBeWaitedForAndCancelled(t *testing.T) {
 		}
 	}
 }
+
+// A call that waits can also be cancelled: then nobody is asked any more.
+func TestACallThatWaitsForAPersonCanBeCancelled(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	count := newCounter(false)
+	n := p.node([]executor.Tool{count.tool("act", false)}, withPolicy(t, asking))
+	n.open("s1")
+	q, result := n.asked("s1", "c1", "act", `{}`)
+	a := n.cancel("s1", "c1", "not any more")
+	wantKindOfResult(t, a.Data, schema.Cancelled)
+	if other := wait(t, "the answer", result); string(other.Data) != string(a.Data) {
+		t.Errorf("who asked for it gets %s", other.Data)
+	}
+	if _, err := n.answer(q, "allow"); err == nil {
+		t.Error("it can still be allowed")
+	}
+	if c := p.read("s1").State.Call("c1"); c.Waiting != nil || len(c.Attempts) != 0 || count.of("c1") != 0 {
+		t.Errorf("the call is %+v and ran %d times", c, count.of("c1"))
+	}
+}

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -243,5 +244,54 @@ func TestACancellationIsPassedOnToTheHolder(t *testing.T) {
 		if !field[bool](t, resolved.Data, "ok") {
 			t.Errorf("it is resolved as %s", resolved.Data)
 		}
+	}
+}
+
+// Calls of exclusive tools do not overlap, and those that wait for each other
+// hold no slot.
+func TestT20ExclusiveToolsDoNotOverlap(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	var running, most atomic.Int32
+	begun, let := make(chan string, 10), make(chan struct{})
+	alone := func(name string) executor.Tool {
+		tool := toolOf(name, func(_ context.Context, c *executor.Invocation) (executor.Result, error) {
+			most.Store(max(most.Load(), running.Add(1)))
+			defer running.Add(-1)
+			begun <- c.CallID
+			<-let
+			return executor.Result{OK: true}, nil
+		})
+		tool.Exclusive = true
+		return tool
+	}
+	n := p.node([]executor.Tool{alone("one"), alone("two"), echo}, func(c *executor.Config) { c.SessionCalls = 2 })
+	n.open("s1")
+	n.open("s2")
+	first := n.background("s1", "c1", "one")
+	wait(t, "the first", begun)
+	var others []<-chan executor.Answer
+	for i, tool := range []string{"one", "two", "two"} {
+		others = append(others, n.background("s1", fmt.Sprint("d", i), tool))
+	}
+	// Others run beside it, and so does another session.
+	for i := range 5 {
+		n.call("s1", fmt.Sprint("e", i), "echo", `{}`)
+	}
+	beside := n.background("s2", "c1", "two")
+	if id := wait(t, "the other session", begun); id != "c1" || most.Load() != 2 {
+		t.Errorf("%s has begun, and %d run at once", id, most.Load())
+	}
+	// One that waits can be cancelled.
+	eventually(t, "the cancellation of a call that waits", func() bool { // it may not have come in yet
+		_, err := n.client.Cancel(within(t), executor.CancelRequest{Session: "s1", CallID: "d0", By: "user ada"})
+		return err == nil
+	})
+	wantKindOfResult(t, wait(t, "the cancelled one", others[0]).Data, schema.Cancelled)
+	close(let)
+	for _, a := range append(others[1:], first, beside) {
+		wantKindOfResult(t, wait(t, "an answer", a).Data, "")
+	}
+	if most.Load() != 2 { // one of each session
+		t.Errorf("%d ran at once", most.Load())
 	}
 }

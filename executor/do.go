@@ -117,7 +117,7 @@ func (s *session) run(f *flight) (Answer, error) {
 	if err := s.slot(f); err != nil {
 		return s.unrun(f, known, err)
 	}
-	defer s.unslot()
+	defer s.unslot(f)
 	if known != nil {
 		return s.resume(f, known)
 	}
@@ -190,17 +190,33 @@ func (s *session) recorded(c *replay.Call) (Answer, error) {
 }
 
 // slot waits until the session may run one more call, or the call is cancelled.
+// One that must run alone among its like waits for that first: whoever waits
+// holds no slot of the session.
 func (s *session) slot(f *flight) error {
 	if closed(s.x.stopping.Done()) {
 		return s.stopped()
 	}
+	if s.x.cfg.Tools.exclusive(f.call.Name) {
+		if err := s.acquire(f, s.only); err != nil {
+			return err
+		}
+		f.only = true
+	}
+	err := s.acquire(f, s.slots)
+	if err != nil && f.only {
+		<-s.only
+	}
+	return err
+}
+
+func (s *session) acquire(f *flight, slots chan struct{}) error {
 	select {
-	case s.slots <- struct{}{}:
+	case slots <- struct{}{}:
 		return nil
 	default:
 	}
 	select {
-	case s.slots <- struct{}{}:
+	case slots <- struct{}{}:
 		return nil
 	case <-s.quits(f):
 		return errCancelled
@@ -211,7 +227,12 @@ func (s *session) slot(f *flight) error {
 	}
 }
 
-func (s *session) unslot() { <-s.slots }
+func (s *session) unslot(f *flight) {
+	<-s.slots
+	if f.only {
+		<-s.only
+	}
+}
 
 func closed(c <-chan struct{}) bool {
 	select {

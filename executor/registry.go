@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"steno/schema"
 
@@ -21,6 +22,19 @@ type Registry struct {
 	mu    sync.RWMutex
 	tools map[string]*registered // guarded by mu
 	large chan struct{}          // a slot for each validation of large arguments
+	alone atomic.Bool            // some tool is exclusive, or was
+}
+
+// exclusive reports whether a tool is. Where none is, nobody waits for a lock to
+// know.
+func (r *Registry) exclusive(name string) bool {
+	if !r.alone.Load() {
+		return false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e := r.tools[name]
+	return e != nil && e.tool.Exclusive
 }
 
 type registered struct {
@@ -102,6 +116,9 @@ func (r *Registry) put(t Tool, replace bool) error {
 		return schema.Errorf(schema.AlreadyExists, "there is a tool %q already", t.Name).With("tool", t.Name)
 	}
 	r.tools[t.Name] = e
+	if t.Exclusive {
+		r.alone.Store(true)
+	}
 	return nil
 }
 

@@ -119,7 +119,7 @@ func (s *session) retry(f *flight, c *replay.Call, over resolution) (Answer, err
 		}
 		return Answer{}, err
 	}
-	defer s.unslot()
+	defer s.unslot(f)
 	if err := s.adopt(); err != nil {
 		return Answer{}, err
 	}

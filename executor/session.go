@@ -41,6 +41,7 @@ type session struct {
 	opened  time.Time // here
 	settled chan struct{}
 	slots   chan struct{} // one for each call that runs
+	only    chan struct{} // one for a call of an exclusive tool
 	appends chan struct{} // one for each request that appends, and may wait for room on the disk
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -74,6 +75,7 @@ type flight struct {
 	cancelled atomic.Pointer[cancellation]       // who has cancelled it, and why
 	quit      chan struct{}                      // closed when it is cancelled while it waits; guarded by the session's mu
 	stop      atomic.Pointer[context.CancelFunc] // tells its tool to stop; nil before that runs
+	only      bool                               // it has the session's only; its own goroutine's
 	overdue   *time.Timer                        // of a tool that does not stop; set before stop
 	claimed   atomic.Bool                        // somebody records its result
 	detached  bool                               // that is not its own goroutine, whose this is
@@ -90,7 +92,7 @@ func (f *flight) hasBegun() {
 // newSession makes a session that live will open; live uses it until it is settled.
 func newSession(x *Executor, id string, create *OpenRequest) *session {
 	s := &session{id: id, subject: x.cfg.Prefix + ".v1.event." + id + ".", x: x, create: create, ready: make(chan struct{}), settled: make(chan struct{}), startID: journal.NewID(),
-		slots: make(chan struct{}, x.cfg.SessionCalls), appends: make(chan struct{}, maxAppends), flights: map[string]*flight{}}
+		slots: make(chan struct{}, x.cfg.SessionCalls), only: make(chan struct{}, 1), appends: make(chan struct{}, maxAppends), flights: map[string]*flight{}}
 	s.users.Store(1)
 	s.ctx, s.cancel = context.WithCancel(x.ctx)
 	return s

@@ -62,7 +62,7 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 		if err := s.slot(f); err != nil {
 			return s.unrun(f, c, err)
 		}
-		defer s.unslot()
+		defer s.unslot(f)
 		if marked { // no tool may get a mark in place of a value
 			return s.finish(f.call, lastAttempt(c), s.interrupted(), false)
 		}

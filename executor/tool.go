@@ -41,6 +41,7 @@ type Tool struct {
 	Phases      []string       // of the session in which it may run; none is all
 	Escalates   bool           // its success makes an edit task of an investigate task
 	Paths       []PathArg      // which arguments are paths of the workspace
+	Exclusive   bool           // no other call of an exclusive tool runs beside it in its session
 	Timeout     time.Duration  // the longest an attempt may take; [DefaultTimeout] if zero
 	Run         func(ctx context.Context, call *Invocation) (Result, error)
 

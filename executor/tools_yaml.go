@@ -40,6 +40,7 @@ import (
 //	    open_world: false        # for clients: it stays on this machine; true if it is left out
 //	    repeatable: true         # it may run again when nobody knows what became of a run
 //	    escalates: true          # its success makes an edit task of an investigate task
+//	    exclusive: true          # no other exclusive tool runs beside it in its session
 //	    check: [./was-it-sent]   # asked about a run that was cut short; see below
 //	    dry_run: true            # it is run on a dry run too, with STENO_DRY_RUN=1
 //	    paths: [{pointer: /file, write: false}]   # arguments that are paths of the workspace
@@ -116,6 +117,7 @@ type commandTool struct {
 	OpenWorld   *bool          `json:"open_world"`
 	Phases      []string       `json:"phases"`
 	Escalates   bool           `json:"escalates"`
+	Exclusive   bool           `json:"exclusive"`
 	DryRun      bool           `json:"dry_run"`
 	Check       []string       `json:"check"`
 	Paths       []PathArg      `json:"paths"`
@@ -215,7 +217,7 @@ func (c commandTool) tool(dir string) (Tool, error) {
 	}
 	t := Tool{
 		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
-		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable, Phases: c.Phases, Escalates: c.Escalates, Paths: c.Paths,
+		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable, Phases: c.Phases, Escalates: c.Escalates, Exclusive: c.Exclusive, Paths: c.Paths,
 		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld,
 		Timeout: limit + commandRoom, Run: p.run,
 	}

@@ -308,7 +308,8 @@ func (s *summary) exit() error {
 	return nil
 }
 
-// ids counts equal lines, to give each its own call id.
+// ids counts equal lines, to give each its own call id, and knows the ids that
+// lines had of themselves.
 type ids map[string]int
 
 // id is the call id of a line without one: made from its tool and arguments,
@@ -321,6 +322,14 @@ func (n ids) id(name string, args []byte) string {
 	key := hex.EncodeToString(h.Sum(nil))[:16]
 	n[key]++
 	return "a-" + key + "-" + strconv.Itoa(n[key])
+}
+
+// stood reports whether a line before had this call id.
+func (n ids) stood(callID string) bool {
+	h := sha256.Sum256([]byte(callID))
+	key := "id " + string(h[:16])
+	n[key]++
+	return n[key] > 1
 }
 
 // parseLine reads one line of a file of calls.
@@ -343,6 +352,9 @@ func parseLine(line []byte, n ids) (executor.Request, error) {
 			return executor.Request{}, err
 		}
 		r.CallID = n.id(r.Name, args)
+	} else if n.stood(r.CallID) {
+		return executor.Request{}, schema.Errorf(schema.DuplicateCall, "call id %s stood in a line before", r.CallID).With("call_id", r.CallID).
+			With("next", "give each line an id of its own, or none")
 	}
 	return r, nil
 }
