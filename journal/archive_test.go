@@ -202,7 +202,111 @@ func TestAnArchiveThatIsNoneIsNamed(t *testing.T) {
 			must(t, os.RemoveAll(archive(copied, "s1")))
 			must(t, os.WriteFile(archive(copied, "s1"), sound, 0o600))
 			journaltest.Verify(t, copied, "s1")
+			if name != "none" {
+				nothingLeft(t, c.put, sound, 0, kind, reason, c.want)
+			}
+			nothingLeft(t, c.put, sound, 3, kind, reason, c.want)
 		})
+	}
+}
+
+// nothingLeft is the same for a session that has no segment in its folder, with
+// the mark that an export leaves, or none: it is not taken for one that never
+// had any.
+func nothingLeft(t *testing.T, put func(path string) error, sound []byte, mark uint64, kind schema.Kind, reason schema.Reason, want string) {
+	t.Helper()
+	store := journaltest.FilesIn(t, filepath.Join(t.TempDir(), "store"))
+	must(t, os.Mkdir(folder(store, "s1"), 0o700))
+	must(t, os.Mkdir(filepath.Join(store.Dir(), "archive"), 0o700))
+	if mark > 0 {
+		must(t, os.WriteFile(filepath.Join(folder(store, "s1"), fmt.Sprintf("%06d.archived", mark)), nil, 0o600))
+	}
+	must(t, put(archive(store, "s1")))
+	before := contents(t, folder(store, "s1"))
+	l, err := journaltest.Read(store, "s1", journal.ScanOptions{Blobs: true})
+	if err != nil || len(l.Events) > 0 || len(l.Findings) != 1 || l.FirstError == nil {
+		t.Fatalf("mark %d: %d events, findings %v, %v", mark, len(l.Events), l.Findings, err)
+	}
+	if f := *l.FirstError; f.Kind != kind || f.Reason != reason || f.Segment != mark || f.Line != 0 || !strings.Contains(f.Detail, want) {
+		t.Errorf("mark %d: found %+v, want %q", mark, f, want)
+	}
+	options := journaltest.Options()
+	for _, options.Create = range []bool{false, true} {
+		if _, err := journal.Open(ctx, store, "s1", options); !errors.Is(err, kind) {
+			t.Errorf("mark %d: it is opened with %v", mark, err)
+		}
+	}
+	r, err := journal.Repair(ctx, store, "s1", journal.RepairOptions{Holder: options.Holder, NewState: packOptions().NewState})
+	if !errors.Is(err, kind) || r.Epoch > 0 || kind == schema.CorruptLogLine && !strings.Contains(fmt.Sprint(schema.AsError(err).Details["next"]), "restore archive/s1.tar.zst") {
+		t.Errorf("mark %d: it is repaired with %+v, %v", mark, r, err)
+	}
+	if _, err := store.Pack(ctx, "s1", packOptions()); !errors.Is(err, kind) {
+		t.Errorf("mark %d: it is packed with %v", mark, err)
+	}
+	if all, err := export(t, store, filepath.Join(t.TempDir(), "copy")); err != nil || all["s1"].OK || all["s1"].Size > 0 || all["s1"].Error.Kind != kind {
+		t.Errorf("mark %d: it is exported: %+v, %v", mark, all["s1"], err)
+	}
+	same(t, contents(t, folder(store, "s1")), before)
+	// A claim that nobody sealed changes nothing of that.
+	claimAndDie(t, store, "s1", 4)
+	if l, err := journaltest.Read(store, "s1", journal.ScanOptions{}); err != nil || l.FirstError == nil || l.FirstError.Reason != reason {
+		t.Errorf("mark %d: with a claim above, first error %v, %v", mark, l.FirstError, err)
+	}
+	if _, err := journal.Open(ctx, store, "s1", options); !errors.Is(err, kind) {
+		t.Errorf("mark %d: with a claim above it is opened with %v", mark, err)
+	}
+	must(t, os.RemoveAll(archive(store, "s1")))
+	must(t, os.WriteFile(archive(store, "s1"), sound, 0o600))
+	if l := journaltest.Verify(t, store, "s1"); len(l.Events) == 0 {
+		t.Error("with a sound archive it has no events")
+	}
+}
+
+// An export notes what it has put into an archive: what is lost with it, or put
+// back from an older one, is noticed, and a writer goes on from what is there.
+func TestAnExportKnowsWhatIsInItsArchives(t *testing.T) {
+	t.Parallel()
+	store := journaltest.Files(t)
+	grown(t, store, "s1", 1)
+	older, err := os.ReadFile(archive(exported(t, store), "s1"))
+	must(t, err)
+	grown(t, store, "s1", 2)
+	copied := exported(t, store)
+	if have := contents(t, folder(copied, "s1")); len(have) != 1 || have["000003.archived"] != "" {
+		t.Errorf("the folder has %q", keys(have))
+	}
+	sound, err := os.ReadFile(archive(copied, "s1"))
+	must(t, err)
+	must(t, os.WriteFile(archive(copied, "s1"), older, 0o600))
+	l, err := journaltest.Read(copied, "s1", journal.ScanOptions{})
+	must(t, err)
+	if f := l.FirstError; f == nil || f.Reason != schema.SegmentMissing || f.Segment != 3 || f.LastGoodSeq != l.Head.Seq || l.Head.Epoch != 1 {
+		t.Errorf("of an older archive: %+v", f)
+	}
+	if _, err := journal.Open(ctx, copied, "s1", journaltest.Options()); !errors.Is(err, schema.CorruptLogLine) {
+		t.Errorf("it is opened with %v", err)
+	}
+	// Unpacked it is in order without the archive, and so is what goes on.
+	must(t, os.WriteFile(archive(copied, "s1"), sound, 0o600))
+	for name, b := range unpacked(t, archive(copied, "s1")) {
+		path := filepath.Join(folder(copied, "s1"), name)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must(t, os.WriteFile(path, []byte(b), 0o600))
+	}
+	must(t, os.Remove(archive(copied, "s1")))
+	journaltest.Verify(t, copied, "s1")
+	grown(t, copied, "s1", 1)
+	journaltest.Verify(t, copied, "s1")
+	pack(t, copied, "s1")
+	if have := contents(t, folder(copied, "s1")); len(have) != 1 || have["000005.jsonl"] == "" {
+		t.Errorf("packed, the folder has %q", keys(have))
+	}
+	journaltest.Verify(t, copied, "s1")
+	_, err = copied.Remove(ctx, "s1", packOptions())
+	must(t, err)
+	gone(t, copied, "s1")
+	if kept := contents(t, folder(exported(t, copied), "s1")); len(kept) != 1 {
+		t.Errorf("a removed session is exported as %q", keys(kept))
 	}
 }
 
@@ -226,19 +330,44 @@ func memory() int64 {
 }
 
 // Every bit of an archive: what is changed by that is found, and only what
-// stands in the same frame is lost with it.
+// stands in the same frame is lost with it. So it is with the newest segment in
+// the folder, as pack leaves it, and without any, as in an export.
 func TestEveryFlippedBitOfAnArchiveIsFound(t *testing.T) {
 	t.Parallel()
 	store := journaltest.Files(t)
 	grown(t, store, "s1", 2)
 	pack(t, store, "s1")
+	t.Run("packed", func(t *testing.T) { everyBitOfAnArchive(t, store, 1) })
+	t.Run("exported", func(t *testing.T) { everyBitOfAnArchive(t, exported(t, store), 8) })
+	without := exported(t, store)
+	must(t, os.Remove(filepath.Join(folder(without, "s1"), "000003.archived")))
+	t.Run("alone", func(t *testing.T) { everyBitOfAnArchive(t, without, 8) })
+}
+
+// exported is an export of a store, as a store.
+func exported(t *testing.T, store *journal.Files) *journal.Files {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "copy")
+	_, err := export(t, store, dir)
+	must(t, err)
+	copied, err := journal.OpenFiles(dir, true)
+	must(t, err)
+	t.Cleanup(func() { copied.Close() })
+	return copied
+}
+
+// everyBitOfAnArchive tries its bits, one in rare of them but for the table.
+func everyBitOfAnArchive(t *testing.T, store *journal.Files, rare int) {
 	want := journaltest.Verify(t, store, "s1")
 	sound, err := os.ReadFile(archive(store, "s1"))
 	must(t, err)
 	path := archive(store, "s1")
 	step := journaltest.Amount(4001, 401, 29) // in bits
 	flipped, harmless := 0, 0
-	for bit := 0; bit < 8*len(sound); bit += step {
+	for bit, by := 0, 0; bit < 8*len(sound); bit += by {
+		if by = rare * step; bit > 8*(len(sound)-1024) {
+			by = step / 40
+		}
 		b := bytes.Clone(sound)
 		b[bit/8] ^= 1 << (bit % 8)
 		must(t, os.WriteFile(path+".new", b, 0o600))
@@ -253,9 +382,16 @@ func TestEveryFlippedBitOfAnArchiveIsFound(t *testing.T) {
 			if lines(t, l) != lines(t, want) {
 				t.Errorf("bit %d: other events, and nothing is found", bit)
 			}
+			continue
+		}
+		if l.FirstError.Reason != schema.BlobMismatch { // who opens it reads no blobs
+			if _, err := journal.Open(ctx, store, "s1", journaltest.Options()); err == nil {
+				t.Fatalf("bit %d: it is opened", bit)
+			}
 		}
 	}
-	if flipped < 500 || harmless > flipped/4 {
+	must(t, os.WriteFile(path, sound, 0o600))
+	if flipped < 500/rare || harmless > flipped/4 {
 		t.Errorf("of %d bits %d change nothing", flipped, harmless)
 	}
 	journaltest.Tried("damage, bits of an archive: %d flipped, of which %d change nothing", flipped, harmless)

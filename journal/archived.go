@@ -281,21 +281,17 @@ func (f *Files) leaseArchived(session string, st lease.Status) (lease.Status, er
 
 // whyMissing names a segment that a later seal names and that is not there.
 func (s *Scan) whyMissing(ctx context.Context, f schema.Finding) {
-	why := error(schema.SegmentMissing)
 	r, err := s.store.Read(ctx, s.session, f.Segment, 0)
 	switch {
 	case err == nil: // it has come back meanwhile; what was read was read without it
 		r.Close()
-	case errors.Is(err, schema.UnsupportedSchemaVersion):
-		why = schema.UnsupportedSchemaVersion
-		f.Detail = schema.AsError(err).Message
-	case errors.Is(err, schema.CorruptLogLine):
-		f.Detail = schema.AsError(err).Message
+	case isFault(err):
+		f = told(f, err)
 	case !errors.Is(err, schema.NotFound):
 		s.fail(err)
 		return
 	}
-	s.found(ctx, f, why, true)
+	s.found(ctx, f, reasonOf(err), true)
 }
 
 // removed is NotFound where what counts ends in the removal of the session,
@@ -334,6 +330,6 @@ func (f *Files) noArchive(session string) error {
 	if file != nil {
 		file.Close()
 	}
-	return schema.Errorf(schema.AlreadyExists, "session %s has an archive and no folder", session).With("session", session).Cause(err).
-		With("next", "unpack "+archiveFolder+"/"+session+archiveExt+" in the folder sessions, or move it away")
+	return schema.Errorf(schema.AlreadyExists, "session %s has an archive", session).With("session", session).Cause(err).
+		With("next", "run: steno verify "+session)
 }

@@ -139,15 +139,30 @@ func (f *Files) exportSession(ctx context.Context, to *Files, opt ExportOptions,
 	if err != nil {
 		return false, err
 	}
+	top := uint64(0)
 	for _, m := range members {
 		x.Bytes += m.size
+		top = max(top, m.epoch)
 	}
-	if x.Size, err = to.writeArchive(ctx, x.Session, members, func() error { return nil }); err != nil {
+	if len(members) > 0 { // of a session that was never begun there is nothing but its folder
+		if x.Size, err = to.writeArchive(ctx, x.Session, members, func() error { return nil }); err != nil {
+			return false, err
+		}
+	}
+	if err := to.makeSession(x.Session); err != nil {
 		return false, err
 	}
-	// The archive stands for its segments; that the folder is there makes it a session.
-	if err := to.sessions.Mkdir(x.Session, 0o700); err != nil {
-		return false, schema.Errorf(schema.LogWriteFailed, "the copy of session %s cannot be made: %s", x.Session, plain(err)).With("session", x.Session).Cause(err)
+	// The archive stands for its segments. Should it be lost, the mark tells.
+	if top > 0 {
+		d, err := to.dir(x.Session)
+		if err != nil {
+			return false, err
+		}
+		err = d.MarkArchived(top)
+		d.Close()
+		if err != nil {
+			return false, err
+		}
 	}
 	s := NewScan(to, x.Session, ScanOptions{Blobs: true, State: opt.NewState()})
 	for _, err := range s.Items(ctx) {
@@ -176,6 +191,13 @@ func (f *Files) snapshot(ctx context.Context, x *Exported) (members []*member, e
 		return f.remains(x)
 	}
 	if err != nil {
+		return nil, err
+	}
+	sealed := uint64(0)
+	if s.open != nil {
+		sealed = s.open.epoch
+	}
+	if err := f.Missing(ctx, x.Session, sealed); err != nil {
 		return nil, err
 	}
 	for _, g := range s.segments {

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"github.com/oklog/ulid/v2"
@@ -220,8 +221,8 @@ func (f *Files) Dir() string { return f.root.Name() }
 // ID is the store's id, written once.
 func (f *Files) ID() string { return f.id }
 
-// Sessions yields the ids of all sessions in the order of their bytes. Names
-// that are no session ids are passed over.
+// Sessions yields the ids of all sessions in the order of their bytes, those too
+// that have only an archive left. Names that are no session ids are passed over.
 func (f *Files) Sessions(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		d, err := f.sessions.Open(".")
@@ -231,12 +232,14 @@ func (f *Files) Sessions(ctx context.Context) iter.Seq2[string, error] {
 		}
 		names, err := d.Readdirnames(-1)
 		d.Close()
-		if err != nil {
+		packed, err2 := f.archived()
+		if err := errors.Join(err, err2); err != nil {
 			yield("", schema.Errorf(schema.LogReadFailed, "the sessions cannot be listed: %s", plain(err)).Cause(err))
 			return
 		}
+		names = append(names, packed...)
 		slices.Sort(names)
-		for _, name := range names {
+		for _, name := range slices.Compact(names) {
 			if !schema.ValidSession(name) {
 				continue
 			}
@@ -255,7 +258,11 @@ func (f *Files) dir(session string) (*lease.Dir, error) {
 	if err := schema.CheckSession(session); err != nil {
 		return nil, err
 	}
-	return lease.Open(f.sessions, session, f.faults)
+	d, err := lease.Open(f.sessions, session, f.faults)
+	if errors.Is(err, schema.NotFound) {
+		err = cmp.Or(f.folderGone(session), err)
+	}
+	return d, err
 }
 
 // Segments lists the segments of a session, oldest first, those in its archive

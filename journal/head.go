@@ -27,8 +27,11 @@ func (s *Scan) compare(ctx context.Context, g *segment, r *lineReader, e *schema
 	s.found(ctx, f, schema.HeadMismatch, false)
 }
 
-// atEnd names a log that ends before the head that was kept elsewhere.
+// atEnd names what is known to be gone of the end, and a log that ends before the
+// head that was kept elsewhere.
 func (s *Scan) atEnd(ctx context.Context) {
+	s.missing(ctx)
+	s.flush(0)
 	h := s.opt.Head
 	if s.compared || h.Seq == 0 || s.stop || s.err != nil {
 		return

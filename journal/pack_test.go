@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -385,13 +387,24 @@ func TestAnArchiveStandsForAFolderWithoutSegments(t *testing.T) {
 	if l := journaltest.Verify(t, store, "s1"); len(l.Missing(told)) > 0 {
 		t.Errorf("missing: %v", l.Missing(told))
 	}
-	// Without its folder it is not there, and its id is not given to another history.
+	// That its folder is gone is an error, also for whoever lists the sessions, and
+	// its id is not given to another history.
 	must(t, os.RemoveAll(folder(store, "s1")))
-	if _, err := journaltest.Read(store, "s1", journal.ScanOptions{}); !errors.Is(err, schema.NotFound) {
+	if got := slices.Collect(maps.Keys(maps.Collect(store.Sessions(ctx)))); !slices.Equal(got, []string{"s1"}) {
+		t.Errorf("the sessions are %q", got)
+	}
+	if _, err := journaltest.Read(store, "s1", journal.ScanOptions{}); !errors.Is(err, schema.CorruptLogLine) {
 		t.Errorf("it is read with %v", err)
 	}
-	if _, err := journal.Open(ctx, store, "s1", journaltest.Options()); !errors.Is(err, schema.AlreadyExists) {
+	if _, err := journal.Open(ctx, store, "s1", journaltest.Options()); !errors.Is(err, schema.CorruptLogLine) {
 		t.Errorf("it is opened with %v", err)
+	}
+	if all, err := export(t, store, filepath.Join(t.TempDir(), "copy")); err != nil || all["s1"].OK || all["s1"].Size > 0 {
+		t.Errorf("exported: %+v, %v", all, err)
+	}
+	must(t, os.Mkdir(folder(store, "s1"), 0o700)) // which brings back what is in the archive
+	if l := journaltest.Verify(t, store, "s1"); lines(t, l) != want {
+		t.Errorf("%d events", len(l.Events))
 	}
 }
 

@@ -212,7 +212,7 @@ func (p *plan) read(ctx context.Context, store Store, session string, so ScanOpt
 // add takes note of damage that no repair lists so far.
 func (p *plan) add(s *Scan, f schema.Finding, k schema.Skipped) {
 	switch {
-	case f.Reason == "": // a newer version's; somebody who can read it must look
+	case f.Reason == "", s.beyond(f): // a newer version's; somebody who can read it must look. Or nothing is left
 		if p.never == nil {
 			p.never = &f
 		}

@@ -199,7 +199,6 @@ func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
 				s.unsealed(ctx, g)
 			}
 		}
-		s.flush(0)
 		s.atEnd(ctx)
 		if s.err != nil && !s.stop {
 			s.yield(Item{}, s.err)

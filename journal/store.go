@@ -60,6 +60,13 @@ type Store interface {
 	// segment only the first size bytes are believed, all if size is negative.
 	Tail(ctx context.Context, session string, epoch uint64, holder string, size int64) (*lease.Tail, error)
 
+	// Missing says what is known to be gone of a session beside the segments that
+	// the seals name; sealed is the newest segment with a seal, 0 for none. nil if
+	// nothing is known to be. Otherwise CorruptLogLine, or
+	// UnsupportedSchemaVersion, with the number of a segment, if that is known, in
+	// details.segment.
+	Missing(ctx context.Context, session string, sealed uint64) error
+
 	// Claim takes the free slot epoch for this process; header is the claim
 	// line with its newline. Epoch 1 makes the session. AlreadyExists means
 	// that another was faster.

@@ -203,7 +203,15 @@ func (d *Dir) Close() error {
 	return d.letGo()
 }
 
-func segmentName(epoch uint64) string { return fmt.Sprintf("%06d.jsonl", epoch) }
+// Endings of the names in a session's folder that have a number.
+const (
+	segmentExt  = ".jsonl"
+	archivedExt = ".archived"
+)
+
+func segmentName(epoch uint64) string { return numbered(epoch, segmentExt) }
+
+func numbered(epoch uint64, ext string) string { return fmt.Sprintf("%06d%s", epoch, ext) }
 
 // Segments lists the taken slots, lowest first. Files with other names are not
 // looked at. A slot that holds no plain file of ours is UnsafeStatePath.
@@ -212,25 +220,13 @@ func (d *Dir) Segments() ([]Segment, error) {
 		return nil, err
 	}
 	defer d.leave()
-	f, err := d.root.Open(".") // an own handle, since reading a folder moves its position
+	epochs, err := d.numbers(segmentExt)
 	if err != nil {
-		return nil, readFailed(d.name, err)
-	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err != nil {
-		return nil, readFailed(d.name, err)
-	}
-	var epochs []uint64
-	for _, name := range names {
-		if epoch, ok := parseName(name); ok {
-			epochs = append(epochs, epoch)
-		}
+		return nil, err
 	}
 	// Sizes are noted newest first. The other way round a claimant could note
 	// the size of a segment, and seal, between two looks of ours: its seal
 	// would then pin more than we had seen.
-	slices.Sort(epochs)
 	var out []Segment
 	for _, epoch := range slices.Backward(epochs) {
 		fi, err := d.root.Lstat(segmentName(epoch))
@@ -250,8 +246,29 @@ func (d *Dir) Segments() ([]Segment, error) {
 	return out, nil
 }
 
-func parseName(name string) (epoch uint64, ok bool) {
-	digits, ok := strings.CutSuffix(name, ".jsonl")
+// numbers are those of the names with an ending, lowest first. The folder is
+// open.
+func (d *Dir) numbers(ext string) (epochs []uint64, err error) {
+	f, err := d.root.Open(".") // an own handle, since reading a folder moves its position
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, readFailed(d.name, err)
+	}
+	for _, name := range names {
+		if epoch, ok := parseName(name, ext); ok {
+			epochs = append(epochs, epoch)
+		}
+	}
+	slices.Sort(epochs)
+	return epochs, nil
+}
+
+func parseName(name, ext string) (epoch uint64, ok bool) {
+	digits, ok := strings.CutSuffix(name, ext)
 	if !ok || len(digits) < 6 || len(digits) > 12 {
 		return 0, false
 	}
@@ -261,7 +278,7 @@ func parseName(name string) (epoch uint64, ok bool) {
 		}
 		epoch = 10*epoch + uint64(c-'0')
 	}
-	return epoch, epoch > 0 && segmentName(epoch) == name
+	return epoch, epoch > 0 && numbered(epoch, ext) == name
 }
 
 // OpenSegment opens a segment for reading. It never follows a link and never

@@ -11,7 +11,8 @@ import (
 )
 
 // What package journal has packed, or was told to remove, is taken out of a
-// session's folder here. The newest segment always stays: it is the fence.
+// session's folder here. The newest segment always stays: it is the fence. An
+// export has no newest segment in the folder, and leaves a mark instead.
 
 // ErrRemoved is the cause of the NotFound that a removed session is.
 var ErrRemoved = errors.New("the session was removed")
@@ -124,6 +125,15 @@ func (d *Dir) Remove(segments []uint64, blobs []string) error {
 			return err
 		}
 	}
+	marks, err := d.numbers(archivedExt) // the segment that stays vouches for those below
+	if err != nil {
+		return err
+	}
+	for _, epoch := range marks {
+		if err := gone(d.root, numbered(epoch, archivedExt)); err != nil {
+			return err
+		}
+	}
 	if len(blobs) > 0 {
 		b, err := d.blobs()
 		if errors.Is(err, schema.NotFound) {
@@ -160,3 +170,38 @@ func (f *Faults) Dropped(file *os.File) error { return f.drop(file) }
 
 // Passed tells a test that a point is passed.
 func (f *Faults) Passed(point string) { f.at(point) }
+
+// Archived is the number that [Dir.MarkArchived] has left in the folder, the
+// highest if there are more; 0 for none.
+func (d *Dir) Archived() (epoch uint64, err error) {
+	if err := d.enter(); err != nil {
+		return 0, err
+	}
+	defer d.leave()
+	epochs, err := d.numbers(archivedExt)
+	if len(epochs) == 0 {
+		return 0, err
+	}
+	return epochs[len(epochs)-1], nil
+}
+
+// MarkArchived leaves a durable mark in the folder that says that segment epoch,
+// and what counts below it, was put into the archive of the session. It is an
+// empty file: its name says all, and cannot be damaged without being lost.
+func (d *Dir) MarkArchived(epoch uint64) error {
+	if err := d.enter(); err != nil {
+		return err
+	}
+	defer d.leave()
+	f, err := d.root.OpenFile(numbered(epoch, archivedExt), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = errors.Join(f.Chmod(0o600), f.Close()) // whatever the umask says
+	}
+	if err == nil {
+		err = d.faults.sync(d.self, d.self.Sync)
+	}
+	if err != nil {
+		return writeFailed(d.name, "what is in its archive cannot be noted", err)
+	}
+	return nil
+}

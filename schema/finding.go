@@ -60,6 +60,8 @@ type Finding struct {
 	// missing.
 	LastGoodSeq uint64 `json:"last_good_seq,omitzero"`
 	NextGoodSeq uint64 `json:"next_good_seq,omitzero"`
+	// Next is what to do about it, where that is not what to do about its kind.
+	Next string `json:"-"`
 }
 
 // SeverityOf is the severity of findings of kind k. A log is not in order
@@ -82,6 +84,9 @@ func (f Finding) Err(session string) error {
 		With("session", session).With("segment", f.Segment).With("line", f.Line).With("offset", f.Offset)
 	if f.Reason != "" {
 		e.With("reason", string(f.Reason))
+	}
+	if f.Next != "" {
+		e.With("next", f.Next)
 	}
 	return e
 }

@@ -58,8 +58,10 @@ func (a *app) export(ctx context.Context, store *journal.Files, dir string) erro
 			switch {
 			case x.Removed:
 				what = "was removed, which is copied"
-			case x.Size == 0:
+			case x.Error != nil && x.Size == 0:
 				word, what = "FAIL", "there is no copy: "+string(x.Error.Kind)
+			case x.Size == 0:
+				what = "was never begun; its folder is copied"
 			case x.Error != nil:
 				word, what = "FAIL", "is damaged, and copied as it is: "+string(x.Error.Kind)
 			}

@@ -28,6 +28,7 @@ type report struct {
 	Repairs []journal.Listed  `json:"repairs"`          // what they have left out
 	Error   *schema.ErrorBody `json:"error,omitzero"`   // why it could not be read at all
 	Next    string            `json:"next,omitzero"`    // what to do about the first finding of severity error
+	Note    string            `json:"note,omitzero"`    // what an empty log does not tell
 
 	findings []schema.Finding    // the first of them, at most maxKept
 	count    int                 // how many there are
@@ -205,6 +206,8 @@ func readSession(ctx context.Context, store journal.Store, id string, opt journa
 	}
 	if r.OK = scan.FirstError == nil; !r.OK {
 		r.Next = schema.Body(r.damage()).Details["next"].(string)
+	} else if r.Head == nil {
+		r.Note = "whether it ever had any, only a head kept elsewhere tells"
 	}
 	return r, nil
 }
@@ -285,8 +288,8 @@ func (a *app) printReport(ctx context.Context, store journal.Store, r report) er
 	}
 	if r.Head != nil {
 		fmt.Fprintf(a.out, ", head %s", r.Head)
-	} else if r.OK {
-		io.WriteString(a.out, "; whether it ever had any, only a head kept elsewhere tells")
+	} else if r.Note != "" {
+		io.WriteString(a.out, "; "+r.Note)
 	}
 	if r.Trusted {
 		io.WriteString(a.out, "; "+unchecked)

@@ -130,6 +130,9 @@ func (m *Memory) segment(id string, epoch uint64) (*memorySegment, error) {
 	return s[epoch], nil
 }
 
+// Missing is nil: memory has no archives.
+func (m *Memory) Missing(context.Context, string, uint64) error { return nil }
+
 // Segments lists the segments, oldest first.
 func (m *Memory) Segments(_ context.Context, session string) ([]lease.Segment, error) {
 	m.mu.Lock()
