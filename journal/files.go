@@ -119,6 +119,9 @@ func (f *Files) open(create bool) (err error) {
 		if err := lease.Supported(f.root); err != nil {
 			return err
 		}
+		if err := f.owned(); err != nil {
+			return err
+		}
 		if err := f.prepare(); err != nil {
 			return err
 		}
@@ -134,6 +137,9 @@ func (f *Files) open(create bool) (err error) {
 	}
 	if create {
 		if err := lease.Supported(f.sessions); err != nil {
+			return err
+		}
+		if err := f.owned(); err != nil {
 			return err
 		}
 	}
@@ -155,6 +161,15 @@ func (f *Files) open(create bool) (err error) {
 	_, err = f.root.Lstat("SESSIONS")
 	f.caseBlind = err == nil
 	return nil
+}
+
+// owned refuses a store of another user than the one whose files would be made.
+func (f *Files) owned() error {
+	err := lease.Own(f.root, "the store at "+f.Dir())
+	if err == nil && f.sessions != nil {
+		err = lease.Own(f.sessions, "the folder sessions of the store at "+f.Dir())
+	}
+	return err
 }
 
 // prepare makes the store's folders, its id and its secret, each only if it is
@@ -350,6 +365,9 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 	if err := lease.Supported(f.sessions); err != nil {
 		return nil, schema.AsError(err).With("session", session)
 	}
+	if err := f.owned(); err != nil {
+		return nil, schema.AsError(err).With("session", session)
+	}
 	if epoch == 1 {
 		if err := f.noArchive(session); err != nil {
 			return nil, err
@@ -364,6 +382,10 @@ func (f *Files) Claim(_ context.Context, session string, epoch uint64, header []
 	}
 	d, err := lease.Open(f.sessions, session, f.faults)
 	if err != nil {
+		return nil, err
+	}
+	if err := d.Own(); err != nil { // before the beat, which makes files too
+		d.Close()
 		return nil, err
 	}
 	w := &fileWriter{store: f, dir: d, lane: f.holders.Join(claim.Holder), log: !f.plain, holders: f.holders, holder: claim.Holder} // it beats before it is seen

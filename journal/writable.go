@@ -51,7 +51,7 @@ func (f *Files) sweep() {
 
 // Writable writes a small file in the store, syncs it and takes it away again.
 func (f *Files) Writable(context.Context) error {
-	if err := f.there(); err != nil {
+	if err := errors.Join(f.there(), f.owned()); err != nil {
 		return err
 	}
 	// Among the sessions, where their folders are made.

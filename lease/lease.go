@@ -237,7 +237,7 @@ func (d *Dir) Segments() ([]Segment, error) {
 			return nil, readFailed(d.name, err)
 		}
 		if why := d.foreign(fi); why != "" {
-			return nil, unsafePath(d.name, fmt.Sprintf("segment %06d %s", epoch, why)).With("segment", epoch)
+			return nil, d.unsafeSegment(epoch, why)
 		}
 		out = append(out, Segment{epoch, fi.Size()})
 		d.faults.at("listed")
@@ -297,7 +297,7 @@ func (d *Dir) OpenSegment(epoch uint64) (*os.File, error) {
 		return nil, readFailed(d.name, err)
 	}
 	if why := d.foreign(before); why != "" {
-		return nil, unsafePath(d.name, fmt.Sprintf("segment %06d %s", epoch, why)).With("segment", epoch)
+		return nil, d.unsafeSegment(epoch, why)
 	}
 	f, err := d.root.OpenFile(name, os.O_RDONLY|openNonblock, 0)
 	if errors.Is(err, fs.ErrNotExist) { // packed in between
@@ -343,7 +343,7 @@ func foreign(fi, dir os.FileInfo) string {
 	case links > maxLinks:
 		return "has a second name"
 	case uid != dirUID:
-		return "belongs to another user than its folder"
+		return ofAnother
 	case fi.Mode().Perm()&0o022 != 0:
 		return "may be written by others"
 	}

@@ -57,6 +57,9 @@ func (d *Dir) claim(epoch uint64, header []byte, room int64) (*Slot, error) {
 	if err := supported(d.self); err != nil {
 		return nil, err
 	}
+	if err := d.Own(); err != nil {
+		return nil, err
+	}
 	tmp := ".claim-" + ulid.Make().String()
 	f, err := d.root.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {

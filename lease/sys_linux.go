@@ -82,3 +82,12 @@ func supported(dir *os.File) error {
 	}
 	return nil
 }
+
+// fileUser is whom the files belong to that this thread makes.
+func fileUser() uint32 {
+	uid, err := unix.SetfsuidRetUid(-1) // which changes nothing
+	if err != nil {
+		uid = os.Geteuid()
+	}
+	return uint32(uid)
+}

@@ -32,3 +32,6 @@ func reserve(*os.File, int64, int64) error { return nil }
 func dataSync(f *os.File) error { return f.Sync() }
 
 func supported(*os.File) error { return nil }
+
+// fileUser is whom the files belong to that this process makes.
+func fileUser() uint32 { return uint32(os.Geteuid()) }

@@ -206,7 +206,7 @@ var kinds = []KindInfo{
 	{SessionRecordUnavailable, "turn", "executor", true, ExitUnavailable, 503, nextAgain},
 	{IterationCap, "turn", "agent", false, ExitOther, 500, nextAgent},
 
-	{UnsafeStatePath, "log", "journal", false, ExitOther, 500, "look with ls -li at what the message names: wrong modes are mended with chmod 600 (a folder 700); a link, a second name or another owner is somebody's work, so put the plain file back"},
+	{UnsafeStatePath, "log", "journal", false, ExitOther, 500, "look with ls -li at what the message names: wrong modes are mended with chmod 600 (a folder 700); what belongs to another user than its folder is given back with chown; a link or a second name is somebody's work, so put the plain file back. To write, be the store's owner"},
 	{UnsupportedSchemaVersion, "log", "journal", false, ExitCorrupt, 501, "use a newer steno; run: steno version"},
 	{EphemeralNotLoggable, "log", "journal", false, ExitUsage, 400, "publish it live, or use an x. type of your own"},
 	{LogEncodeFailed, "log", "journal", false, ExitOther, 500, nextFix},
