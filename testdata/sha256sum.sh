@@ -1,6 +1,7 @@
 # Checks the log of a session without steno: sums, numbers, links, blobs, and the lengths that seals give.
 # usage: sh sha256sum.sh FOLDER, of a session.  Exit 0: all that was checked is right. 1: something is not. 2: no
-# judgement: no session, or carried lines, void claims, surplus or a repair, which steno verify understands.
+# judgement: no session, or carried lines, void claims, surplus or a repair, which steno verify understands, or
+# segments that are in an archive, which are unpacked first.
 export LC_ALL=C
 end() { echo "$2${f:+: $f line $n}"; exit "$1"; }
 f='' seq=0 last=$(printf %064d 0)
@@ -12,11 +13,17 @@ tmp=$(mktemp) && trap 'rm -f "$tmp"' EXIT || exit 2
 h='[0-9a-f]{64}' k='[1-9][0-9]*' t='"ts":"[0-9]{4}(-[0-9]{2}){2}T([0-9]{2}:){2}[0-9]{2}\.[0-9]{6}Z"'
 event="^\{\"v\":1,\"session\":\"$id\",\"seq\":$k,\"epoch\":$k,\"id\":\"[0-7][0-9A-HJKMNP-TV-Z]{25}\",$t,\"type\":\"[a-z][a-z0-9_.]*\",\"data\":.+,(\"dur\":(0|$k),)?\"prev\":\"$h\",\"sum\":\"$h\"}\$"
 set -- $(ls | grep -E '^([0-9]{6}|[1-9][0-9]{6,})\.jsonl$' | sort -n)
+for f; do plain "$f" || end 1 "no plain file of ours"; done
+f=''
+[ ! -e "../../archive/$id.tar.zst" ] || { [ $# -gt 0 ] && sed 2q "$1" | grep -aEq '^\{"v":1,"session":"[^"]*","seq":1,'; } ||
+	end 2 "$id is packed; check what this unpacks: tar --zstd -xf ../../archive/$id.tar.zst -C ELSEWHERE"
 [ $# -gt 0 ] || end 2 "no segments in $id"
+grep -aEq "^\{\"v\":1,\"session\":\"$id\",\"seq\":$k,\"epoch\":$k,\"id\":\"[0-9A-Z]+\",$t,\"type\":\"writer_opened\",\"data\":\{.*\"skipped\":\[" "$@" &&
+	end 2 "$id was repaired"
 for f; do
 	shift && n=0 # to the segment that is next, whose seal says what of this one counts
 	epoch=$(echo "${f%.jsonl}" | sed 's/^0*//')
-	plain "$f" && size=$(($(wc -c <"$f"))) || end 1 "no plain file of ours"
+	size=$(($(wc -c <"$f")))
 	len=$size pin=${1:+$(sed -n '2s/.*,"previous":{"epoch":\([0-9]*\),"len":\([0-9]*\),"size":\([0-9]*\),.*/\1 \2 \3/p' "$1")}
 	case $#,$pin in
 	0,*) ;;

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"steno/journal/journaltest"
@@ -151,9 +152,57 @@ func TestTheScriptSeesWhatAHandDoes(t *testing.T) {
 			t.Errorf("%s: exit %d, want %d: %s", name, code, c.code, out)
 		}
 	}
+	fifo := filepath.Join(sole, "fifo", "s1")
+	must(t, os.CopyFS(fifo, os.DirFS(log)))
+	must(t, os.Remove(filepath.Join(fifo, "000002.jsonl")))
+	must(t, syscall.Mkfifo(filepath.Join(fifo, "000002.jsonl"), 0o600))
+	if out, code := byHand(t, fifo); code != 1 {
+		t.Errorf("a segment that is a FIFO: exit %d: %s", code, out)
+	}
 	for _, args := range [][]string{{}, {filepath.Join(dir, "none")}, {calls}, {""}} {
 		if out, code := byHand(t, args...); code != 2 || strings.Contains(out, "is right") {
 			t.Errorf("%q: exit %d: %s", args, code, out)
 		}
 	}
+}
+
+// Of a sound session that is packed or repaired the script gives no judgement,
+// and says what to do; what is unpacked it judges.
+func TestTheScriptSaysWhatItDoesNotJudge(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	calls := filepath.Join(dir, "calls.jsonl")
+	must(t, os.WriteFile(calls, []byte(`{"name":"bash","args":{"command":"seq 100000"}}`+"\n"), 0o600))
+	for _, id := range []string{"p1", "r1"} {
+		good(t, dir, "run", calls, "--session", id)
+	}
+	at := func(id string) string { return filepath.Join(dir, ".steno/sessions", id) }
+	no := func(what, folder, word string) {
+		t.Helper()
+		if out, code := byHand(t, folder); code != 2 || !strings.Contains(out, word) {
+			t.Errorf("%s: exit %d: %s", what, code, out)
+		}
+	}
+	good(t, dir, "session", "pack", "p1")
+	no("packed", at("p1"), "p1 is packed; check what this unpacks: tar --zstd -xf ../../archive/p1.tar.zst")
+	good(t, dir, "export", "--all", "copy")
+	no("exported", filepath.Join(dir, "copy/sessions/p1"), "p1 is packed")
+	if _, err := exec.LookPath("zstd"); err == nil {
+		must(t, os.Mkdir(filepath.Join(dir, "elsewhere"), 0o700))
+		tar := exec.CommandContext(t.Context(), "tar", "--zstd", "-xf", "../../archive/p1.tar.zst", "-C", filepath.Join(dir, "elsewhere"))
+		tar.Dir = at("p1")
+		if b, err := tar.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, b)
+		}
+		if out, code := byHand(t, filepath.Join(dir, "elsewhere/p1")); code != 0 {
+			t.Errorf("unpacked: exit %d: %s", code, out)
+		}
+	}
+	must(t, change(filepath.Join(at("r1"), "000001.jsonl"), "seq 100000", "seq 100001"))
+	if out, code := byHand(t, at("r1")); code != 1 {
+		t.Errorf("damaged: exit %d: %s", code, out)
+	}
+	good(t, dir, "repair", "r1", "--reason", "a hand slipped", "--apply")
+	good(t, dir, "verify", "r1")
+	no("repaired", at("r1"), "r1 was repaired")
 }
