@@ -61,7 +61,7 @@ func (d *Dir) unsafeSegment(epoch uint64, why string) error {
 	e := unsafePath(d.name, fmt.Sprintf("segment %06d %s", epoch, why)).With("segment", epoch)
 	if why == ofAnother {
 		_, uid := inode(d.info)
-		e.With("next", fmt.Sprintf("if steno made it for another user, give it to the owner: chown %s sessions/%s/%s in the store; else put the owner's file back", userName(uid), d.name, segmentName(epoch)))
+		e.With("next", fmt.Sprintf("if a command of another user made it, give it to the owner: chown %s sessions/%s/%s in the store; else put the owner's file back", userName(uid), d.name, segmentName(epoch)))
 	}
 	return e
 }
