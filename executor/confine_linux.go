@@ -33,6 +33,7 @@ type orders struct {
 	Argv, Env []string
 	Hide      []hidden
 	Processes int // the most at a time, 0 if that cannot be bounded
+	Landlock  bool
 	Bounds    bounds
 }
 
@@ -61,6 +62,7 @@ type walls struct {
 	why       error   // there are none
 	flags     uintptr // of clone(2)
 	processes int
+	landlock  bool // as far as the kernel has it
 }
 
 var tried = sync.OnceValue(func() walls {
@@ -70,10 +72,12 @@ var tried = sync.OnceValue(func() walls {
 		most = max(1024, 256*runtime.NumCPU())
 	}
 	var why error
-	for _, more := range []uintptr{0, unix.CLONE_NEWUSER} {
-		w := walls{flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | more, processes: most}
-		if why = w.trial(); why == nil {
-			return w
+	for _, lock := range []bool{true, false} {
+		for _, more := range []uintptr{0, unix.CLONE_NEWUSER} {
+			w := walls{flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | more, processes: most, landlock: lock}
+			if why = w.trial(); why == nil {
+				return w
+			}
 		}
 	}
 	return walls{why: why}
@@ -93,7 +97,7 @@ func (w walls) trial() error {
 	defer p.close()
 	runtime.LockOSThread() // see runGroup
 	defer runtime.UnlockOSThread()
-	wall, err := w.around(cmd, orders{Hide: []hidden{place}, Processes: w.processes}, p)
+	wall, err := w.around(cmd, orders{Hide: []hidden{place}, Processes: w.processes, Landlock: w.landlock}, p)
 	if err != nil {
 		return err
 	}
@@ -123,7 +127,7 @@ func around(cmd *exec.Cmd, c command, call *Invocation, p *pipes) (*wall, error)
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 		return nil, nil
 	}
-	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes, Bounds: c.bounds}
+	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes, Landlock: w.landlock, Bounds: c.bounds}
 	for _, g := range call.Workspace.guarded {
 		at := inodeOf(g.info)
 		o.Hide = append(o.Hide, hidden{g.root.Name(), at.device, at.number})
@@ -258,6 +262,6 @@ func (call *Invocation) tellWalls(w walls) {
 			call.log.Warn("nothing confines commands: they can do what this process can do", "why", w.why.Error())
 			return
 		}
-		call.log.Info("commands run in a PID and a mount namespace, without the store", "user_namespace", w.flags&unix.CLONE_NEWUSER != 0, "processes", w.processes)
+		call.log.Info("commands run in a PID and a mount namespace, without the store", "user_namespace", w.flags&unix.CLONE_NEWUSER != 0, "processes", w.processes, "landlock", w.landlock)
 	})
 }

@@ -105,6 +105,12 @@ func (o *orders) putUp() error {
 	if err := giveUp(); err != nil {
 		return wrong("rights cannot be given up", err)
 	}
+	if !o.Landlock {
+		return nil
+	}
+	if err := lockOut(); err != nil {
+		return wrong("Landlock refuses its rules", err)
+	}
 	return nil
 }
 
