@@ -48,7 +48,7 @@ func (s *session) invocation(req *Request, a replay.Attempt) *Invocation {
 	if key == "" {
 		key = req.CallID
 	}
-	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
+	inv := &Invocation{of: s, Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
 		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log}
 	inv.Workspace, inv.noFolder = s.space()
 	return inv

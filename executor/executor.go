@@ -100,6 +100,8 @@ type Executor struct {
 	outgoing chan outgoing // what is to be sent
 	load     load          // of that
 	herald   sync.Once     // begins to send it
+	live     chan outgoing // what is only ever live, and may be shed
+	relay    sync.Once     // begins to send that
 	hush     chan struct{} // closed when no more is to come
 	hushed   chan struct{} // closed when all is sent
 	uses     atomic.Uint64 // ends of uses of sessions, which give them their order
@@ -145,7 +147,7 @@ func New(cfg Config) (*Executor, error) {
 	}
 	x := &Executor{cfg: cfg, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, replies: replies{busy: map[repeat]struct{}{}}, calls: make(chan struct{}, cfg.MaxCalls),
 		writes: make(chan struct{}, maxRequests), patient: make(chan struct{}, maxPatient), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{},
-		outgoing: make(chan outgoing, maxOutgoing), hush: make(chan struct{}), hushed: make(chan struct{})}
+		outgoing: make(chan outgoing, maxOutgoing), live: make(chan outgoing, maxLive), hush: make(chan struct{}), hushed: make(chan struct{})}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -134,3 +135,19 @@ func Bare(t Tool) Tool {
 	}
 	return t
 }
+
+// HoldLive keeps what is only ever live from being sent until release is called.
+// It must be called before any tool runs.
+func HoldLive(x *Executor) (release func()) {
+	hold := make(chan struct{})
+	x.relay.Do(func() {
+		go func() {
+			<-hold
+			x.sendLive()
+		}()
+	})
+	return sync.OnceFunc(func() { close(hold) })
+}
+
+// MaxLive is how much may wait to be sent.
+const MaxLive = maxLive

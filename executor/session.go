@@ -57,6 +57,9 @@ type session struct {
 
 	answering sync.Mutex // held while a person's answer, or the end of a question, is recorded
 
+	liveMu sync.Mutex
+	told   told // guarded by liveMu
+
 	mu      sync.Mutex // guards the rest
 	flights map[string]*flight
 	ending  bool

@@ -71,6 +71,7 @@ type Invocation struct {
 	Context   jsontext.Value // what the application says about the call, or nil; never the model's words
 	DryRun    bool           // say what would be done, and change nothing
 	Workspace *Workspace     // nil if the session has none
+	of        *session       // whom its progress is told of; nil for one of a test
 	noFolder  error          // why it has one that cannot be used now
 	log       *slog.Logger   // of operators; nil discards
 	bare      bool           // its command goes without walls; set by tests only
