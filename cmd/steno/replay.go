@@ -33,7 +33,9 @@ func (a *app) replayCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "replay SESSION", Short: "rebuild a session from its log; reads files only",
 		Long: "replay folds the log of a session into its state and prints the state's digest, which is the same on every\n" +
-			"machine. It ends at the first damaged line, with exit 4; --lenient goes on and names every hole.",
+			"machine. It ends at the first damaged line, with exit 4; --lenient goes on and names every hole. Of blobs it\n" +
+			"reads those of patches, and of the others looks whether they are there and how long they are: the digest has them\n" +
+			"by the hash in their line, and one whose bytes were changed is found by steno verify.",
 		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --lenient",
 		Args:    exactly("SESSION"),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type report struct {
 	Trusted bool              `json:"trusted,omitzero"` // sums were not checked
 	Repairs []journal.Listed  `json:"repairs"`          // what they have left out
 	Error   *schema.ErrorBody `json:"error,omitzero"`   // why it could not be read at all
-	Next    string            `json:"next,omitzero"`    // what to do about the first finding of severity error
+	Next    string            `json:"next,omitzero"`    // what to do about a head_mismatch, or else the first finding of severity error
 	Note    string            `json:"note,omitzero"`    // what an empty log does not tell
 
 	findings []schema.Finding    // the first of them, at most maxKept
@@ -190,9 +191,13 @@ func readSession(ctx context.Context, store journal.Store, id string, opt journa
 		return r, err
 	}
 	scan := journal.NewScan(store, id, opt)
+	var other error // the log is not the one that the head names: a repair would not bring that one back
 	for it, err := range scan.Items(ctx) {
 		if err != nil && (scan.FirstError == nil || !opt.Strict) {
 			return r, err
+		}
+		if it.Finding != nil && it.Finding.Kind == schema.HeadMismatch {
+			other = it.Finding.Err(id)
 		}
 		if it.Finding != nil && len(r.findings) < maxKept {
 			r.findings = append(r.findings, *it.Finding)
@@ -205,7 +210,7 @@ func readSession(ctx context.Context, store journal.Store, id string, opt journa
 		r.Head = &head
 	}
 	if r.OK = scan.FirstError == nil; !r.OK {
-		r.Next = schema.Body(r.damage()).Details["next"].(string)
+		r.Next = schema.Body(cmp.Or(other, r.damage())).Details["next"].(string)
 	} else if r.Head == nil {
 		r.Note = "whether it ever had any, only a head kept elsewhere tells"
 	}
