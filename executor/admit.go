@@ -113,8 +113,7 @@ func (m *move) entry() journal.Entry {
 	return journal.Entry{Type: schema.TypePhaseChanged, Data: o.Bytes()}
 }
 
-// admit says why a tool may not be called at a stage, whatever its arguments; no
-// gate if it may. What is advertised and what runs is decided here.
+// admit says why a policy and a stage do not admit a tool; no gate if they do.
 func (p *Policy) admit(t *Tool, at stage) decision {
 	if t.Tier >= neverTier {
 		return p.never()

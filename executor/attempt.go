@@ -48,8 +48,13 @@ func (s *session) invocation(req *Request, a replay.Attempt) *Invocation {
 	if key == "" {
 		key = req.CallID
 	}
+<<<<<<< HEAD
 	inv := &Invocation{of: s, Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
 		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log}
+=======
+	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
+		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log, state: s.working}
+>>>>>>> 38249fc (executor: instances, availability, working state and artifacts of tools)
 	inv.Workspace, inv.noFolder = s.space()
 	return inv
 }
@@ -119,7 +124,11 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 			err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", "panic")
 		}
 	}()
-	res, err = tool.Run(ctx, inv)
+	run, leave, err := s.bound(ctx, tool)
+	if err == nil {
+		defer leave()
+		res, err = run(ctx, inv)
+	}
 	var e *schema.Error
 	if err != nil && !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		// The model is shown the class only; the cause may hold anything.
@@ -146,6 +155,13 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (
 	}
 	entries = append(entries, out.record(d, req, attempt))
 	at := len(entries) - 1
+	if out.err == nil && len(out.result.Patch) > 0 && !s.ended() { // a late result may come behind the end
+		e, err := patched(out.result.Patch)
+		if err != nil {
+			return Answer{}, err
+		}
+		entries = append(entries, e)
+	}
 	if out.escalates {
 		s.phases.Lock()
 		defer s.phases.Unlock()

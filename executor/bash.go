@@ -24,7 +24,8 @@ const (
 
 func bashTool() Tool {
 	return Tool{
-		Name: "bash",
+		Name:   "bash",
+		DryRun: true,
 		Description: "Run a command in the workspace: command is run by a shell, argv without one; give one of them. " +
 			"Gives standard output and standard error as they came, and the exit code. Standard input is empty. " +
 			"The command is killed after timeout_s seconds (120 by default), and what it leaves running when it ends.",

@@ -27,7 +27,8 @@ const (
 
 func writeTool() Tool {
 	return Tool{
-		Name: "write",
+		Name:   "write",
+		DryRun: true,
 		Description: "Write a file of the workspace: content becomes the whole of it. " +
 			"Makes the file, and folders above it, if they are not there. To change a part of a file use edit.",
 		Input: jsontext.Value(`{"type":"object","properties":{
@@ -43,7 +44,8 @@ func writeTool() Tool {
 
 func editTool() Tool {
 	return Tool{
-		Name: "edit",
+		Name:   "edit",
+		DryRun: true,
 		Description: "Replace text in a file of the workspace. old must be in the file exactly as given, " +
 			"white space included, and only once, unless replace_all is set.",
 		Input: jsontext.Value(`{"type":"object","properties":{

@@ -18,7 +18,8 @@ const readLines = 2000
 
 func readTool() Tool {
 	return Tool{
-		Name: "read",
+		Name:   "read",
+		DryRun: true,
 		Description: "Read a text file of the workspace. Gives the lines from offset (counted from 1) on, " +
 			"at most limit of them (2000 by default) and at most 256 KiB. " +
 			"structured says which lines these are and how many the file has.",

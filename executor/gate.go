@@ -33,7 +33,7 @@ func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
 	}
 	a, at := admitted{tool: e.tool}, s.stage()
 	req.tier, req.phase = uint64(e.tool.Tier), at.phase
-	if a.decision = policy.admit(&e.tool, at); a.decision.gate != "" {
+	if a.decision = s.admit(policy, &e.tool, at); a.decision.gate != "" {
 		return a, a.decision.refusal(e.tool.Name)
 	}
 	paths, denied, refusal := s.touches(&e.tool, req.Args)
@@ -76,7 +76,7 @@ func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitt
 		switch last.Gate {
 		case "mode":
 			kind = schema.WritePolicyDenied
-		case "phase":
+		case "phase", "available":
 			kind = schema.PhaseDenied
 		case "tier":
 			kind = schema.TierDenied

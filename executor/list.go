@@ -25,7 +25,8 @@ const (
 
 func listTool() Tool {
 	return Tool{
-		Name: "list",
+		Name:   "list",
+		DryRun: true,
 		Description: "List a folder of the workspace: one name a line, sorted, folders with a slash at the end. " +
 			"Shows at most 1000 entries and says how many more there are.",
 		Input: jsontext.Value(`{"type":"object","properties":{

@@ -21,6 +21,7 @@ import (
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string]*registered // guarded by mu
+	order []*registered          // all that there were, as they came; guarded by mu
 	large chan struct{}          // a slot for each validation of large arguments
 	alone atomic.Bool            // some tool is exclusive, or was
 }
@@ -85,8 +86,10 @@ func (r *Registry) put(t Tool, replace bool) error {
 	switch {
 	case strings.TrimSpace(t.Description) == "":
 		return badTool(t, "it has no description")
-	case t.Run == nil:
+	case t.Run == nil && t.Bind == nil:
 		return badTool(t, "it has no Run")
+	case t.Run != nil && t.Bind != nil:
+		return badTool(t, "it has both Run and Bind")
 	case t.Tier < 0:
 		return badTool(t, "its tier is below 0")
 	case slices.ContainsFunc(t.Phases, func(p string) bool { return !slices.Contains(phases, p) }):
@@ -107,7 +110,27 @@ func (r *Registry) put(t Tool, replace bool) error {
 		if e.output, err = compile(t.Output); err != nil {
 			return badTool(t, "the schema of its answer: "+shorten(err.Error(), maxShown)).Cause(err)
 		}
-		e.tool.Run = e.answering(t.Run)
+	}
+	e.tool.of = e
+	if t.Check != nil {
+		e.tool.Check = func(ctx context.Context, call *Invocation) (Checked, error) {
+			c, err := t.Check(ctx, call)
+			if err == nil && c.Took {
+				err = e.sound(&c.Result, call.DryRun)
+			}
+			return c, err
+		}
+	}
+	if t.Bind == nil {
+		e.tool.Run = e.guarded(t.Run)
+	} else {
+		e.tool.Bind = func(ctx context.Context, s Session) (Instance, error) {
+			in, err := t.Bind(ctx, s)
+			if in.Run != nil {
+				in.Run = e.guarded(in.Run)
+			}
+			return in, err
+		}
 	}
 
 	r.mu.Lock()
@@ -119,6 +142,7 @@ func (r *Registry) put(t Tool, replace bool) error {
 	if t.Exclusive {
 		r.alone.Store(true)
 	}
+	r.order = append(r.order, e)
 	return nil
 }
 
@@ -153,29 +177,66 @@ func (r *Registry) lookup(name string) (*registered, error) {
 		With("known", slices.Sorted(maps.Keys(r.tools)))
 }
 
-// answering is run with a look at its answer. A plan, and a no without data,
-// may be anything.
-func (e *registered) answering(run func(context.Context, *Invocation) (Result, error)) func(context.Context, *Invocation) (Result, error) {
+// guarded is run with what every tool gets from the runtime: a plan for a dry run
+// that it does not know, and a look at its answer.
+func (e *registered) guarded(run func(context.Context, *Invocation) (Result, error)) func(context.Context, *Invocation) (Result, error) {
 	return func(ctx context.Context, call *Invocation) (Result, error) {
+		if call.DryRun && !e.tool.DryRun {
+			return e.plan(call), nil
+		}
 		res, err := run(ctx, call)
-		if err != nil || call.DryRun || !res.OK && len(res.Structured) == 0 {
+		if err != nil {
 			return res, err
 		}
-		defer e.room(len(res.Structured))()
-		found := []Violation{{"", "this is not JSON"}}
-		if text, _, err := schema.Compact(nil, res.Structured, 2); err == nil {
-			found = violations(e.output, text, readSound)
-		}
-		if len(found) == 0 {
-			return res, nil
-		}
-		listed, omitted := listable(found)
-		bad := schema.Errorf(schema.ToolFailed, "the tool ran, and its answer does not fit its own schema").With("violations", listed)
-		if omitted > 0 {
-			bad.With("omitted", omitted)
-		}
-		return Result{}, bad
+		return res, e.sound(&res, call.DryRun)
 	}
+}
+
+// sound says whether a result can be recorded, and is what the tool declares.
+func (e *registered) sound(res *Result, dryRun bool) error {
+	if dryRun {
+		res.Patch = nil
+	}
+	if len(res.Patch) > 0 {
+		if _, err := patched(res.Patch); err != nil {
+			return schema.Errorf(schema.ToolFailed, "the tool ran, and its patch of the working state cannot be recorded: %s", err)
+		}
+	}
+	return e.answers(res, dryRun)
+}
+
+// plan is the answer to a dry run of a tool that knows none.
+func (e *registered) plan(call *Invocation) Result {
+	var o schema.Object
+	o.Text("tool", e.tool.Name).Raw("args", call.Args)
+	args, _ := schema.Truncate(string(call.Args), maxPlan)
+	return Result{OK: true, Output: "would call " + e.tool.Name + " with " + args, Structured: o.Bytes(),
+		Summary: "a dry run; " + e.tool.Name + " was not called"}
+}
+
+// maxPlan is how many bytes of the arguments the text of a plan repeats.
+const maxPlan = 4000
+
+// answers says whether a result fits what the tool declares. A plan, and a no
+// without data, may be anything.
+func (e *registered) answers(res *Result, dryRun bool) error {
+	if e.output == nil || dryRun || !res.OK && len(res.Structured) == 0 {
+		return nil
+	}
+	defer e.room(len(res.Structured))()
+	found := []Violation{{"", "this is not JSON"}}
+	if text, _, err := schema.Compact(nil, res.Structured, 2); err == nil {
+		found = violations(e.output, text, readSound)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	listed, omitted := listable(found)
+	bad := schema.Errorf(schema.ToolFailed, "the tool ran, and its answer does not fit its own schema").With("violations", listed)
+	if omitted > 0 {
+		bad.With("omitted", omitted)
+	}
+	return bad
 }
 
 // frozen is t with values of its own, so that no holder of one copy can change

@@ -54,9 +54,10 @@ func (s *session) interrupted() verdict {
 // Bounds of the parts of a result that stay in its line, as they are encoded.
 // With them and what stands in the place of blobs the line has room.
 const (
-	maxSummary = 4 << 10
-	maxFiles   = 64 << 10  // of each list of files
-	maxFailure = 256 << 10 // of an error
+	maxSummary   = 4 << 10
+	maxArtifacts = 64 << 10
+	maxFiles     = 64 << 10  // of each list of files
+	maxFailure   = 256 << 10 // of an error
 )
 
 // inspect sees every call before its events are encoded, when out is nil, and
@@ -156,6 +157,7 @@ func (e *encoder) success(r *Result) {
 	}
 	e.part("content", r.Content)
 	e.part("structured", r.Structured)
+	e.inline("artifacts", r.Artifacts, maxArtifacts)
 	e.files("files_read", r.FilesRead)
 	e.files("files_changed", r.FilesChanged)
 	if r.Terminate {
@@ -178,6 +180,20 @@ func (e *encoder) part(key string, value jsontext.Value) {
 		e.blob(blob)
 		return
 	}
+	e.Raw(key, b)
+}
+
+// inline adds a value that stays in the line, or is left out.
+func (e *encoder) inline(key string, value jsontext.Value, limit int) {
+	if len(value) == 0 {
+		return
+	}
+	b, n, err := schema.Compact(nil, value, 2)
+	if err != nil || len(b) > limit {
+		e.left += len(value)
+		return
+	}
+	e.replaced += n
 	e.Raw(key, b)
 }
 

@@ -23,7 +23,8 @@ const (
 
 func searchTool() Tool {
 	return Tool{
-		Name: "search",
+		Name:   "search",
+		DryRun: true,
 		Description: "Search the text files of the workspace for lines that match a regular expression (RE2 syntax, as in Go). " +
 			"Gives path:line: text, sorted by path, for at most 1000 lines. " +
 			"Leaves out .git, binary files, files above 4 MiB, links and files with sensitive names.",

@@ -131,7 +131,7 @@ func (x *Executor) runTools(ctx context.Context, session string, payload []byte,
 	at := s.stage()
 	a := ToolsAnswer{OK: true, Phase: at.phase, TaskKind: at.task, Tools: []jsontext.Value{}}
 	for _, t := range x.cfg.Tools.Tools() {
-		if policy.admit(&t, at).gate != "" {
+		if s.admit(policy, &t, at).gate != "" {
 			continue
 		}
 		spec, err := t.Spec(req.Format)

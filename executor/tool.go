@@ -43,7 +43,6 @@ type Tool struct {
 	Paths       []PathArg      // which arguments are paths of the workspace
 	Exclusive   bool           // no other call of an exclusive tool runs beside it in its session
 	Timeout     time.Duration  // the longest an attempt may take; [DefaultTimeout] if zero
-	Run         func(ctx context.Context, call *Invocation) (Result, error)
 
 	// Check says what became of an attempt that was cut short: that it took
 	// effect, and then what its result is, or that it did not, and then another
@@ -51,7 +50,24 @@ type Tool struct {
 	// open. It changes nothing, and has 30 seconds. nil if the tool cannot be asked.
 	Check func(ctx context.Context, call *Invocation) (Checked, error)
 
-	bad error // why Define could not make it
+	// Available says whether the tool is there for a session now; it always is
+	// if this is nil. It is asked often and must not wait for anything.
+	Available func(s Session) bool
+	// DryRun says that Run knows dry runs. A dry run of any other tool is
+	// answered with its name and arguments, and Run is not called.
+	DryRun bool
+
+	Run func(ctx context.Context, call *Invocation) (Result, error)
+	// Bind stands in place of Run for a tool that has an instance for each
+	// session, so that what it keeps is never shared between sessions. It is
+	// called when a session first needs it, with the context of that call, which
+	// is not to be kept. After an error the next call of the session tries again.
+	Bind func(ctx context.Context, s Session) (Instance, error)
+	// Close is called by [Registry.Close]; it may be nil.
+	Close func() error
+
+	bad error       // why Define could not make it
+	of  *registered // what it is in its registry
 }
 
 // An Invocation is one attempt at one call, as it was recorded. The tool must
@@ -75,6 +91,7 @@ type Invocation struct {
 	noFolder  error          // why it has one that cannot be used now
 	log       *slog.Logger   // of operators; nil discards
 	bare      bool           // its command goes without walls; set by tests only
+	state     func() jsontext.Value
 }
 
 // MaxOutput is the most bytes that a tool may give as output, as content and as
@@ -98,6 +115,10 @@ type Result struct {
 	Summary    string         // one line for people
 	Content    jsontext.Value // content blocks, or nil
 	Structured jsontext.Value // the answer as data, or nil
+	Artifacts  jsontext.Value // what it has made and where it is, at most 64 KiB of JSON, or nil
+	// Patch is a merge patch (RFC 7396) of the session's working state, or nil.
+	// It is recorded in one write with the result, and not of a dry run.
+	Patch jsontext.Value
 
 	// FilesRead and FilesChanged are paths from the workspace, links resolved.
 	FilesRead, FilesChanged []string

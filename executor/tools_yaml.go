@@ -219,7 +219,7 @@ func (c commandTool) tool(dir string) (Tool, error) {
 		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
 		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable, Phases: c.Phases, Escalates: c.Escalates, Exclusive: c.Exclusive, Paths: c.Paths,
 		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld,
-		Timeout: limit + commandRoom, Run: p.run,
+		Timeout: limit + commandRoom, DryRun: true, Run: p.run,
 	}
 	if c.Check == nil {
 		return t, nil

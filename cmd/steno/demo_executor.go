@@ -87,6 +87,7 @@ func waitForFile() executor.Tool {
 			"required":["path"],"additionalProperties":false}`),
 		Repeatable: true,
 		ReadOnly:   true,
+		DryRun:     true,
 		Run: func(ctx context.Context, call *executor.Invocation) (executor.Result, error) {
 			var args struct {
 				Path string `json:"path"`

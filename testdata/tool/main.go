@@ -79,6 +79,7 @@ func serve(url, dir, outbox string) error {
 	if err != nil {
 		return err
 	}
+	defer tools.Close() // those that have something to close
 	x, err := executor.New(executor.Config{Conn: conn, Store: store, Tools: tools, Holder: lease.Self("tool"), Protect: []string{store.Dir()}})
 	if err != nil {
 		return err
