@@ -48,13 +48,8 @@ func (s *session) invocation(req *Request, a replay.Attempt) *Invocation {
 	if key == "" {
 		key = req.CallID
 	}
-<<<<<<< HEAD
 	inv := &Invocation{of: s, Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
-		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log}
-=======
-	inv := &Invocation{Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
 		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log, state: s.working}
->>>>>>> 38249fc (executor: instances, availability, working state and artifacts of tools)
 	inv.Workspace, inv.noFolder = s.space()
 	return inv
 }

@@ -54,8 +54,8 @@ type Instance struct {
 	Close func() error
 }
 
-// told is what tools are told of the session.
-func (s *session) told() Session {
+// described is what tools are told of the session.
+func (s *session) described() Session {
 	t := Session{ID: s.id, Restored: s.journal.How() != schema.HowNew, state: s.working}
 	s.view(func(st *replay.State) {
 		if st.Started != nil {
@@ -101,7 +101,7 @@ func (s *session) available(t *Tool) (yes bool) {
 			yes = false
 		}
 	}()
-	return t.Available(s.told())
+	return t.Available(s.described())
 }
 
 // patched is the state_changed that a result brings about.
@@ -163,7 +163,7 @@ func (s *session) bound(ctx context.Context, t Tool) (run func(context.Context, 
 	}()
 	in.made.Do(func() {
 		in.err = errors.New("it panicked") // unless it returns
-		made, err := t.Bind(ctx, s.told())
+		made, err := t.Bind(ctx, s.described())
 		if err == nil && made.Run == nil {
 			err = errors.New("it has no Run")
 		}

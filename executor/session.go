@@ -57,14 +57,12 @@ type session struct {
 
 	answering sync.Mutex // held while a person's answer, or the end of a question, is recorded
 
-<<<<<<< HEAD
 	liveMu sync.Mutex
 	told   told // guarded by liveMu
-=======
+
 	boundMu   sync.Mutex  // guards instances and unbound
 	instances []*instance // of tools, in the order in which they were made
 	unbound   bool        // no more are made
->>>>>>> 38249fc (executor: instances, availability, working state and artifacts of tools)
 
 	mu      sync.Mutex // guards the rest
 	flights map[string]*flight
