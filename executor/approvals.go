@@ -157,7 +157,8 @@ const (
 		`"after":{"type":"string"},"approvals":{"type":"array","items":` + approvalInfo + `}}}`
 	approveSchema = `{"type":"object","required":["session","call_id","approval_id","decision"],"properties":{"session":` + sessionID + `,` +
 		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"decision":{"enum":["allow","deny"]},"reason":{"type":"string","maxLength":1024},` +
-		`"args_sha256":{"type":"string"},"actor":{"type":"string","maxLength":1024}}}`
+		`"args_sha256":{"type":"string"},"actor":{"type":"string","maxLength":1024},` +
+		`"grant":{"type":"object","properties":{"until":{"type":"string","format":"date-time"}}}}}`
 	approveAnswerSchema = `{"type":"object","required":["ok","session","call_id","approval_id","decision","first","seq","head"],"properties":{"ok":{"const":true},` +
 		`"session":{"type":"string"},"call_id":{"type":"string"},"approval_id":{"type":"string"},"decision":{"type":"string"},"first":{"type":"boolean"},` +
 		`"seq":{"type":"integer"},"head":{"type":"string"}}}`

@@ -36,6 +36,8 @@ type AnswerRequest struct {
 	// call_conflict.
 	ArgsSHA256 string `json:"args_sha256,omitzero"`
 	Actor      string `json:"actor,omitzero"` // who it is, as the application says
+	// Grant, with allow, also lets like calls of the session run unasked.
+	Grant *GrantRequest `json:"grant,omitzero"`
 }
 
 // AnswerAnswer says which answer counts.
@@ -197,6 +199,11 @@ func (s *session) answer(req AnswerRequest) (AnswerAnswer, error) {
 	}
 	d := &decision{allow: req.Decision == "allow", gate: "approval", by: "human", policy: s.policyHash(), approval: req.ApprovalID, reason: req.Reason, actor: req.Actor}
 	var err error
+	if req.Grant != nil {
+		if d.grant, err = s.grant(c, req.Grant); err != nil {
+			return AnswerAnswer{}, err
+		}
+	}
 	if d.allow {
 		err = s.allow(c, d)
 	} else {
@@ -305,6 +312,8 @@ func (x *Executor) runAnswer(ctx context.Context, session string, payload []byte
 		return bad("call_id and approval_id say what is answered; steno approvals ls has both")
 	case req.Decision != "allow" && req.Decision != "deny":
 		return bad("decision must be allow or deny")
+	case req.Grant != nil && req.Decision == "deny":
+		return bad("a denial grants nothing")
 	case len(req.Reason) > maxReason || len(req.Actor) > maxReason || replaced > 0:
 		return bad("reason and actor are valid Unicode of at most 1024 bytes")
 	}

@@ -415,3 +415,23 @@ func TestACallThatWaitsForAPersonCanBeCancelled(t *testing.T) {
 		t.Errorf("the call is %+v and ran %d times", c, count.of("c1"))
 	}
 }
+
+// What a person has allowed moves the phase as any call does that edits.
+func TestAnAllowedCallMovesThePhase(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	edit := echo
+	edit.Name, edit.Tier, edit.Phases = "change", 1, []string{executor.PhaseEditing}
+	n := p.node([]executor.Tool{edit}, withPolicy(t, asking))
+	if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Phase: executor.PhaseInvestigating, TaskKind: executor.TaskEdit}); err != nil {
+		t.Fatal(err)
+	}
+	q, result := n.asked("s1", "c1", "change", `{}`)
+	if got := p.read("s1").State.Phase; got != executor.PhaseInvestigating {
+		t.Errorf("while it waits the phase is %s", got)
+	}
+	n.mustAnswer(q, "allow")
+	wantKindOfResult(t, wait(t, "the result", result).Data, "")
+	if got := p.read("s1").State.Phase; got != executor.PhaseEditing {
+		t.Errorf("the phase is %s", got)
+	}
+}

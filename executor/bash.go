@@ -35,6 +35,7 @@ func bashTool() Tool {
 			"timeout_s":{"type":"integer","minimum":1,"maximum":3600,"description":"seconds after which it is killed"}},
 			"oneOf":[{"required":["command"]},{"required":["argv"]}],"additionalProperties":false}`),
 		Tier:    3,
+		Program: bashProgram,
 		Timeout: bashMax + 10*time.Second, // the tool's own deadline comes first
 		Run:     runBash,
 	}

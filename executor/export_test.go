@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -70,6 +71,16 @@ func Decide(p *Policy, t Tool, args string) string {
 		word = "allow"
 	}
 	return strings.TrimSpace(strings.Join([]string{word, d.gate, d.by, d.rule}, " "))
+}
+
+// Granted is Decide at a time, with what was granted before.
+func Granted(p *Policy, t Tool, args string, now time.Time, grants ...replay.Grant) string {
+	d := p.decide(question{tool: &t, args: jsontext.Value(args), now: now, grants: grants})
+	word := string(d.kind)
+	if d.allow {
+		word = "allow"
+	}
+	return word + " " + d.by
 }
 
 // FitsPath reports whether a pattern of a rule fits a path; an error says that it

@@ -40,14 +40,16 @@ func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
 	if a.decision = denied; refusal != nil {
 		return a, refusal
 	}
-	if a.decision = policy.decide(question{&e.tool, req.Args, paths}); !a.decision.allow {
+	if !req.DryRun && at.moves(&e.tool) {
+		a.move = moved(at.phase, PhaseEditing, "", req.CallID)
+	}
+	q := question{tool: &e.tool, args: req.Args, paths: paths, now: time.Now()}
+	s.view(func(st *replay.State) { q.grants = st.Grants }) // which only grow
+	if a.decision = policy.decide(q); !a.decision.allow {
 		if a.asks = a.decision.ask && !s.x.cfg.DenyUnattended && !policy.deny; a.asks {
 			a.expires = policy.expires
 		}
 		return a, a.decision.refusal(e.tool.Name)
-	}
-	if !req.DryRun && at.moves(&e.tool) {
-		a.move = moved(at.phase, PhaseEditing, "", req.CallID)
 	}
 	return a, nil
 }
@@ -88,7 +90,7 @@ func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitt
 		recorded := decision{kind: kind, rule: last.Rule, reason: "the call was denied before"}
 		return admitted{tool: a.tool}, nil, recorded.refusal(req.Name)
 	}
-	if refusal != nil && a.decision.ask && last.By == "human" {
+	if (refusal == nil || a.decision.ask) && last.By == "human" {
 		a.decision.allow, a.asks = true, false
 		return a, nil, nil
 	}

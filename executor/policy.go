@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/journal"
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -122,6 +123,9 @@ type question struct {
 	tool  *Tool
 	args  jsontext.Value
 	paths []touched
+
+	grants []replay.Grant
+	now    time.Time // for grants that end
 }
 
 // A decision says whether a call may run, and what said so.
@@ -129,11 +133,12 @@ type decision struct {
 	allow    bool
 	gate, by string // as they are recorded; no gate: nothing was decided
 	rule     string
-	policy   string // its hash
-	reason   string // for people
-	ask      bool   // a person may be asked; it is a denial where nobody can be
-	approval string // the question that it answers
-	actor    string // who has decided, of a person
+	policy   string         // its hash
+	reason   string         // for people
+	ask      bool           // a person may be asked; it is a denial where nobody can be
+	approval string         // the question that it answers
+	grant    jsontext.Value // what a person has granted beside it
+	actor    string         // who has decided, of a person
 	kind     schema.Kind
 }
 
@@ -177,7 +182,18 @@ func (p *Policy) decide(q question) decision {
 			first[r.do] = r
 		}
 	}
-	switch deny, ask, allow := first[doDeny], first[doAsk], first[doAllow]; {
+	d.decideBy(p, &q, first[doDeny], first[doAsk], first[doAllow])
+	if d.ask {
+		if g := q.granted(); g != nil {
+			return decision{allow: true, gate: "approval", by: "grant", policy: p.hash, reason: "granted at " + strconv.FormatUint(g.Seq, 10)}
+		}
+	}
+	return d
+}
+
+// decideBy decides by the first rules that fit, and by the mode.
+func (d *decision) decideBy(p *Policy, q *question, deny, ask, allow *rule) {
+	switch {
 	case deny != nil:
 		d.gate, d.rule, d.kind, d.reason = "policy", deny.name, schema.PermissionDenied, "a rule of the policy denies the call"
 	case ask != nil:
@@ -191,7 +207,6 @@ func (p *Policy) decide(q question) decision {
 	default:
 		d.allow = true
 	}
-	return d
 }
 
 func (d *decision) unattended(reason string) {
@@ -242,6 +257,9 @@ func (d *decision) entry(desk *desk, req *Request) journal.Entry {
 		if f.value != "" {
 			o.Text(f.key, f.value)
 		}
+	}
+	if d.grant != nil {
+		o.Raw("grant", d.grant)
 	}
 	if d.actor != "" {
 		var who schema.Object

@@ -44,6 +44,10 @@ type Tool struct {
 	Exclusive   bool           // no other call of an exclusive tool runs beside it in its session
 	Timeout     time.Duration  // the longest an attempt may take; [DefaultTimeout] if zero
 
+	// Program says what a call runs, for a tool that runs programs: a person may
+	// grant one of them. "" if it cannot be told. Nil: a grant is for the tool.
+	Program func(args jsontext.Value) string
+
 	// Check says what became of an attempt that was cut short: that it took
 	// effect, and then what its result is, or that it did not, and then another
 	// attempt follows. An error says that it cannot tell; the outcome then stays

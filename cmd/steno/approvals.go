@@ -32,6 +32,8 @@ func (a *app) approvalsCommand() *cobra.Command {
 
 func (a *app) answerCommand(decision, short string) *cobra.Command {
 	var reason, approval string
+	var grant bool
+	var until time.Duration
 	c := &cobra.Command{
 		Use: decision + " SESSION CALL", Short: short, Args: exactly("SESSION", "CALL"),
 		Long:    "The first answer to a question counts; the same one again changes nothing. What was asked, and about which\narguments, is looked up first and named in the answer: a call that asks something else by then stays as it is.",
@@ -40,11 +42,25 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 			if decision == "deny" && reason == "" {
 				return usage("--reason is missing: whoever asked is told").With("next", "run: steno approvals deny --help")
 			}
-			return a.answerApproval(c.Context(), words[0], words[1], approval, decision, reason)
+			req := executor.AnswerRequest{Session: words[0], CallID: words[1], ApprovalID: approval, Decision: decision, Reason: reason, Actor: byUser()}
+			switch {
+			case until != 0 && !grant || until < 0:
+				return usage("--until says how long from now a --grant lasts").With("next", "run: steno approvals allow --help")
+			case grant:
+				req.Grant = &executor.GrantRequest{}
+				if until > 0 {
+					req.Grant.Until = time.Now().Add(until)
+				}
+			}
+			return a.answerApproval(c.Context(), req)
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why; it is recorded, and of a denial the agent is told")
 	c.Flags().StringVar(&approval, "approval", "", "the id of the question, of approvals ls (default: the one that is open)")
+	if decision == "allow" {
+		c.Flags().BoolVar(&grant, "grant", false, "let like calls of the session run unasked: of the same tool, the same program, and no higher tier")
+		c.Flags().DurationVar(&until, "until", 0, "how long the grant lasts (default: as long as the session)")
+	}
 	return c
 }
 
@@ -88,7 +104,8 @@ func (a *app) listApprovals(ctx context.Context, store *journal.Files, session s
 
 // answerApproval answers the question that is open about a call. The arguments
 // that the person has seen go along.
-func (a *app) answerApproval(ctx context.Context, session, call, approval, decision, reason string) (err error) {
+func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (err error) {
+	session, call := req.Session, req.CallID
 	if err := schema.CheckSession(session); err != nil {
 		return err
 	}
@@ -100,8 +117,7 @@ func (a *app) answerApproval(ctx context.Context, session, call, approval, decis
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	req := executor.AnswerRequest{Session: session, CallID: call, ApprovalID: approval, Decision: decision, Reason: reason, Actor: byUser()}
-	if approval == "" {
+	if req.ApprovalID == "" {
 		list, err := b.client.Approvals(b.calls, executor.ApprovalsRequest{Session: session})
 		if err != nil {
 			return err
@@ -117,7 +133,7 @@ func (a *app) answerApproval(ctx context.Context, session, call, approval, decis
 	if err != nil {
 		return err
 	}
-	if err := a.tellAnswer(answer); err != nil || b.exec == nil || decision != "allow" {
+	if err := a.tellAnswer(answer); err != nil || b.exec == nil || req.Decision != "allow" {
 		return err
 	}
 	for { // it runs in this process
