@@ -34,9 +34,9 @@ func answer(v any, x *Executor, session string, head schema.Head) (reply, error)
 // micro request's own methods: those write what the service reads for its
 // statistics as soon as the handler has returned.
 func (x *Executor) respond(to string, out reply, err error) {
-	// An answer that goes to one of our own subjects would be taken for a
-	// request by whoever serves it.
-	if to == "" || strings.HasPrefix(to, x.cfg.Prefix+".v1.") {
+	// An answer that goes to one of our own subjects, or to one of the server's,
+	// would be taken for a request by whoever serves it, and for ours.
+	if to == "" || to[0] == '$' || strings.HasPrefix(to, x.cfg.Prefix+".v1.") {
 		return
 	}
 	x.post(outgoing{msg: x.message(to, out, err)})

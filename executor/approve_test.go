@@ -435,3 +435,35 @@ func TestAnAllowedCallMovesThePhase(t *testing.T) {
 		t.Errorf("the phase is %s", got)
 	}
 }
+
+// Whoever may only ask has no executor say something to the server or to others
+// for it.
+func TestNoAnswerIsARequest(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo})
+	conn := p.nats.Connect()
+	heard, err := conn.SubscribeSync("$X.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	also, err := conn.SubscribeSync("steno.v1.event.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // an answer to a later one comes behind what is told of an earlier one
+		for _, to := range []string{"$X.stream", "steno.v1.event.s1.note"} {
+			if err := conn.PublishRequest("steno.v1.session.list", to, []byte(`{}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := n.client.List(within(t), executor.ListRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if pending(t, heard)+pending(t, also) != 0 {
+		t.Error("an answer was sent where a request may go")
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -111,6 +112,10 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 		}
 		defer func() { s.Shutdown(); s.WaitForShutdown() }()
 		where = clientURL(s)
+		agent := o.Users[1]
+		if err := savePrivate(a.agentFile(), natsContext{Description: "steno serve, for agents", URL: where, User: agent.Username, Password: agent.Password, Inbox: agentInbox}); err != nil {
+			return err
+		}
 		if err := savePrivate(a.contextFile(), natsContext{Description: "steno serve", URL: where, User: o.Username, Password: o.Password}); err != nil {
 			return err
 		}
@@ -138,25 +143,52 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 	return x.Drain(drain)
 }
 
-// credentials gives the server the user and password that it had before, and
+// credentials gives the server the users and passwords that it had before, and
 // makes them once: clients keep theirs over a restart, also over one that is
-// killed.
+// killed. One user may do everything, the other what an agent needs.
 func (a *app) credentials(o *server.Options) error {
 	path := filepath.Join(a.dir, "nats", "credentials.json")
 	var c struct {
 		User     string `json:"user"`
 		Password string `json:"password"`
+		Agent    string `json:"agent_password"`
 	}
 	b, err := readPlain(path)
-	if err == nil && json.Unmarshal(b, &c) == nil && c.User != "" && c.Password != "" {
-		o.Username, o.Password = c.User, c.Password
-		return nil
-	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	c.User, c.Password = o.Username, o.Password
+	if err == nil && json.Unmarshal(b, &c) == nil && c.User != "" && c.Password != "" {
+		o.Username, o.Password = c.User, c.Password
+	} else {
+		c.User, c.Password, c.Agent = o.Username, o.Password, ""
+	}
+	made := c.Agent == ""
+	if made {
+		c.Agent = rand.Text()
+	}
+	o.Users = []*server.User{{Username: o.Username, Password: o.Password}, {Username: agentUser, Password: c.Agent, Permissions: agentMay()}}
+	if !made {
+		return nil
+	}
 	return savePrivate(path, c)
+}
+
+// The user for agents. Its answers come where nobody else's do.
+const (
+	agentUser  = "agent"
+	agentInbox = "_INBOX_AGENT"
+)
+
+// agentMay is what an agent needs: it makes calls and keeps its session. It
+// answers no question about its own calls, moves no phase, settles no outcome
+// and speaks to no holder directly.
+func agentMay() *server.Permissions {
+	const p = "steno.v1."
+	return &server.Permissions{
+		Publish: &server.SubjectPermission{Allow: []string{p + "call.*", p + "queue.*", p + "session.open", p + "session.get", p + "session.list", p + "session.append",
+			p + "session.end", p + "session.tools", p + "calls.wait", "$SRV.PING.>", "$SRV.INFO.>"}},
+		Subscribe: &server.SubjectPermission{Allow: []string{agentInbox + ".>", p + "event.>"}},
+	}
 }
 
 // lockWait is how long another process may be seen with the lock before it is
@@ -214,10 +246,11 @@ func (a *app) tellServing(store, where string) error {
 		Store   string `json:"store"`
 		URL     string `json:"url,omitzero"`
 		Context string `json:"context,omitzero"`
+		Agent   string `json:"agent,omitzero"`
 	}{Store: store}
 	switch {
 	case a.nats == "":
-		v.URL, v.Context = where, a.contextFile()
+		v.URL, v.Context, v.Agent = where, a.contextFile(), a.agentFile()
 	case strings.Contains(a.nats, "://"):
 		v.URL = withoutSecrets(a.nats)
 	default:
@@ -237,6 +270,11 @@ func (a *app) tellServing(store, where string) error {
 	if v.Context == "" {
 		return nil
 	}
+	if v.Agent != "" {
+		if _, err := fmt.Fprintf(a.out, "agents   %s\n", v.Agent); err != nil {
+			return err
+		}
+	}
 	_, err := fmt.Fprintf(a.out, "context  %s\ntry      nats --context %s micro info steno\n", v.Context, v.Context)
 	return err
 }
@@ -248,6 +286,7 @@ type natsContext struct {
 	URL         string `json:"url"`
 	User        string `json:"user"`
 	Password    string `json:"password"`
+	Inbox       string `json:"inbox_prefix,omitzero"`
 }
 
 // savePrivate leaves v as JSON in a file that its owner only may read, whole or
@@ -288,6 +327,8 @@ func readPlain(path string) ([]byte, error) {
 	}
 	return os.ReadFile(path)
 }
+
+func (a *app) agentFile() string { return filepath.Join(a.dir, "nats", "agent.json") }
 
 func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "context.json") }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,10 @@ import (
 	"testing"
 
 	"github.com/gofrs/flock"
+	"github.com/nats-io/nats.go"
+	"github.com/synadia-io/orbit.go/natscontext"
+
+	"steno/executor"
 )
 
 // serving starts a serve on a free port in dir and waits until it serves.
@@ -263,5 +268,68 @@ func TestRunSaysThatItsServeIsGoneAndGoesOnWithTheNext(t *testing.T) {
 	out := strings.Split(strings.TrimSpace(run.out.String()), "\n")
 	if len(out) != 2 || pick(t, out[0], "/error/kind") != "interrupted" || pick(t, out[1], "/ok") != true {
 		t.Errorf("the results are %q", out)
+	}
+}
+
+// An agent may make calls and not answer what is asked about them.
+func TestAnAgentMayNotAnswer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ask := filepath.Join(dir, "ask.yaml")
+	if err := os.WriteFile(ask, []byte("version: 1\nmode: ask\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serving(t, dir, "--policy", ask)
+	file := func(name string) string { return filepath.Join(dir, ".steno", "nats", name) }
+	if fi, err := os.Stat(file("agent.json")); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", fi, err)
+	}
+	agent, _, err := natscontext.Connect(file("agent.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer agent.Close()
+	c, err := executor.NewClient(agent, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := c.Open(ctx, executor.OpenRequest{Session: "s1", Workspace: dir}); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := c.Call(ctx, "s1", executor.Request{CallID: "look", Name: "list"}); err != nil || !strings.Contains(string(a.Data), `"ok":true`) {
+		t.Errorf("a call of an agent: %s, %v", a.Data, err)
+	}
+	result := make(chan error, 1)
+	go func() {
+		_, err := c.Call(ctx, "s1", executor.Request{CallID: "act", Name: "bash", Args: []byte(`{"command":"true"}`)})
+		result <- err
+	}()
+	if !eventually(func() bool { return strings.Contains(good(t, dir, "approvals", "ls", "-o", "jsonl"), `"act"`) }) {
+		t.Fatal("nothing waits")
+	}
+	// The server refuses what an agent may not say, and tells it so.
+	refused := make(chan error, 100)
+	agent.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err })
+	for _, subject := range []string{"approval.answer", "approval.list", "session.phase", "calls.resolve", "calls.cancel", "to.X.approve.s1", "to.X.call.s1"} {
+		if err := agent.Publish("steno.v1."+subject, []byte(`{}`)); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-refused; !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("%s: %v", subject, err)
+		}
+	}
+	for _, subject := range []string{"_INBOX.>", "steno.v1.>", "$SYS.>"} {
+		if _, err := agent.SubscribeSync(subject); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-refused; !errors.Is(err, nats.ErrPermissionViolation) {
+			t.Errorf("listening to %s: %v", subject, err)
+		}
+	}
+	good(t, dir, "approvals", "allow", "s1", "act")
+	if err := <-result; err != nil {
+		t.Errorf("the call that was allowed: %v", err)
 	}
 }
