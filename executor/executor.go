@@ -15,6 +15,37 @@
 // holds them while no executor runs, and acknowledges each after its record.
 // Any executor may receive a call; one that does not hold the session's lease
 // passes it to the one that does, and takes the session if nobody holds it.
+//
+// # Writing a tool
+//
+// [Define] makes a tool of a function, [LoadTools] makes tools of commands, and a
+// [Tool] can be written out. A [Registry] compiles their schemas and says what
+// is wrong with them.
+//
+// What a call goes through, in this order: the tool is looked up; its arguments
+// are validated against Input; its tier, the session's phase (Phases, Escalates)
+// and the policy's mode must admit it; Available is asked; Paths are followed
+// and must stay in the workspace; the policy decides, or a person. The call, the
+// decision and the start are on disk before Run is called. So Run gets arguments
+// that are valid, once for each attempt, and need not ask who allowed it.
+//
+// What to say of a tool, where the zero value is the safe one:
+//
+//   - Repeatable, if a second run after a crash does no harm; ReadOnly, if it
+//     changes nothing. Of any other tool that was cut short nobody knows whether
+//     it took effect, unless it has a Check that can tell.
+//   - Tier, for policies, and Timeout, after which ctx ends. A Run that does not
+//     return then is answered for with kind timeout; it keeps its slot.
+//   - DryRun, if Run looks at Invocation.DryRun; otherwise it is not called for one.
+//   - Bind, if it keeps something for each session, and Close, if it must let go.
+//
+// To reach the world, hand on Invocation.Key, which stays the same in every
+// attempt, or the token of Epoch and Seq, which grows: a system that refuses a
+// key it has seen, or a lower token, takes no effect twice.
+//
+// An error that Run returns is recorded and shown to the model: a *schema.Error
+// as it is, of any other its class, and the operator's log has the rest. A
+// [Result] with OK false says that the tool worked and the answer is no.
 package executor
 
 import (
