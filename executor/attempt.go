@@ -65,7 +65,7 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 	if !tool.Repeatable && !tool.ReadOnly {
 		// Nobody else may run it again, so it goes on where the session is lost,
 		// and its result is delivered to whoever has that then.
-		life = s.x.ctx
+		life = s.life
 		s.outlives()
 		defer s.outlived()
 	}

@@ -45,6 +45,8 @@ type session struct {
 	appends chan struct{} // one for each request that appends, and may wait for room on the disk
 	ctx     context.Context
 	cancel  context.CancelFunc
+	life    context.Context // of tools that go on where the session is lost; not the executor's, which all calls would take turns at
+	unlive  context.CancelFunc
 
 	spaceMu   sync.Mutex // guards workspace, left and inside, also while it is opened
 	workspace *Workspace // nil if the session has none, or it is not open yet
@@ -102,6 +104,7 @@ func newSession(x *Executor, id string, create *OpenRequest) *session {
 		slots: make(chan struct{}, x.cfg.SessionCalls), only: make(chan struct{}, 1), appends: make(chan struct{}, maxAppends), flights: map[string]*flight{}}
 	s.users.Store(1)
 	s.ctx, s.cancel = context.WithCancel(x.ctx)
+	s.life, s.unlive = context.WithCancel(x.ctx)
 	return s
 }
 
@@ -278,8 +281,8 @@ func (s *session) close(reason string) error {
 	s.spaceMu.Lock()
 	defer s.spaceMu.Unlock()
 	s.left = true
-	if s.workspace != nil && s.inside == 0 {
-		errs = append(errs, s.workspace.Close())
+	if s.inside == 0 {
+		errs = append(errs, s.forsake())
 	}
 	return errors.Join(errs...)
 }
@@ -295,9 +298,18 @@ func (s *session) outlives() {
 func (s *session) outlived() {
 	s.spaceMu.Lock()
 	defer s.spaceMu.Unlock()
-	if s.inside--; s.inside == 0 && s.left && s.workspace != nil {
-		_ = s.workspace.Close() // nothing was written through it
+	if s.inside--; s.inside == 0 && s.left {
+		_ = s.forsake() // nothing was written through it
 	}
+}
+
+// forsake ends what tools had of the session. The caller holds spaceMu.
+func (s *session) forsake() error {
+	s.unlive()
+	if s.workspace == nil {
+		return nil
+	}
+	return s.workspace.Close()
 }
 
 // maxFlights bounds the calls of one session that run or wait, maxAppends the
