@@ -54,7 +54,7 @@ func TestAToolIsAskedWhatBecameOfAnAttempt(t *testing.T) {
 			p.leave("s1", call, decided("c1", "allow"), journaltest.Started("c1", 1))
 			count := newCounter(false)
 			tool := count.tool("once", false)
-			tool.ReadOnly = c.readOnly
+			tool.ReadOnly, tool.DryRun = c.readOnly, c.dryRun
 			if c.check != nil {
 				tool.Check = func(_ context.Context, inv *executor.Invocation) (checked, error) {
 					if inv.Attempt != 1 || inv.Key != "c1" || string(inv.Args) != `{"to":"ada"}` || inv.Epoch != 1 || inv.Seq == 0 {
