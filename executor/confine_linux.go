@@ -1,7 +1,9 @@
 package executor
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -65,23 +67,44 @@ type walls struct {
 	landlock  bool // as far as the kernel has it
 }
 
-var tried = sync.OnceValue(func() walls {
+var known struct {
+	sync.Mutex
+	walls *walls // nil before a trial has told
+}
+
+// tried finds out once what this machine lets us put up. An error says that it
+// could not be found out now: for want of memory, say, which must not take the
+// walls away for as long as this process lives.
+func tried() (walls, error) {
+	known.Lock()
+	defer known.Unlock()
+	if known.walls != nil {
+		return *known.walls, nil
+	}
 	most := 0
 	if boundsProcesses() {
 		// Compilers and tests run some threads for each processor.
 		most = max(1024, 256*runtime.NumCPU())
 	}
-	var why error
+	var w walls
 	for _, lock := range []bool{true, false} {
 		for _, more := range []uintptr{0, unix.CLONE_NEWUSER} {
-			w := walls{flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | more, processes: most, landlock: lock}
-			if why = w.trial(); why == nil {
-				return w
+			w = walls{flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | more, processes: most, landlock: lock}
+			w.why = w.trial()
+			for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, context.DeadlineExceeded} {
+				if errors.Is(w.why, passing) {
+					return walls{}, w.why
+				}
+			}
+			if w.why == nil {
+				known.walls = &w
+				return w, nil
 			}
 		}
 	}
-	return walls{why: why}
-})
+	known.walls = &w
+	return w, nil
+}
 
 // trial puts up the walls around nothing.
 func (w walls) trial() error {
@@ -89,7 +112,7 @@ func (w walls) trial() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, helperPath)
 	cmd.Stdout, cmd.Stderr = io.Discard, io.Discard
@@ -104,7 +127,7 @@ func (w walls) trial() error {
 	err = cmd.Run()
 	p.started()
 	if err != nil {
-		return err
+		return cmp.Or(ctx.Err(), err)
 	}
 	return wall.failed()
 }
@@ -119,7 +142,11 @@ func around(cmd *exec.Cmd, c command, call *Invocation, p *pipes) (*wall, error)
 		return nil, schema.Errorf(schema.BashDisabled, "this program cannot confine commands, so it runs none").
 			With("next", "its main must call executor.Helper first of all")
 	}
-	w := tried()
+	w, err := tried()
+	if err != nil {
+		return nil, schema.Errorf(schema.BashDisabled, "whether commands can be confined cannot be found out now").
+			With("next", "try again later: the machine is short of something").Cause(err)
+	}
 	call.tellWalls(w)
 	if w.why != nil || call.bare {
 		// The kernel kills the command when this process dies, even by SIGKILL.
