@@ -50,7 +50,7 @@ func (x *Executor) message(to string, out reply, err error) *nats.Msg {
 	}
 	if err != nil {
 		e := schema.AsError(err)
-		msg.Data = schema.Envelope(err)
+		msg.Data, _ = x.redact.JSON(schema.Envelope(err), "", nil) // a refusal may quote what it refuses
 		msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(e.Kind.Info().Status))
 		msg.Header.Set(micro.ErrorHeader, string(e.Kind))
 		msg.Header.Set(HeaderErrorKind, string(e.Kind))

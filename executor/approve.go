@@ -317,6 +317,7 @@ func (x *Executor) runAnswer(ctx context.Context, session string, payload []byte
 	case len(req.Reason) > maxReason || len(req.Actor) > maxReason || replaced > 0:
 		return bad("reason and actor are valid Unicode of at most 1024 bytes")
 	}
+	x.plain(&req.Reason, &req.Actor)
 	s, err := x.find(ctx, session, here)
 	if err != nil {
 		return reply{}, err

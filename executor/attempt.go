@@ -138,7 +138,7 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 // From here on the outcome is known to this process only until the append
 // returns.
 func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (Answer, error) {
-	s.x.inspect(req, &out)
+	s.x.inspect(&out)
 	d := desks.Get().(*desk)
 	defer d.back()
 	entries := make([]journal.Entry, 0, 3)

@@ -67,11 +67,11 @@ func (c command) run(ctx context.Context, call *Invocation) (ran, error) {
 		killed = schema.AsError(err)
 		killed.Message += "; the command was killed"
 	}
-	said, _ := r.out.text(maxKilledOutput)
+	said := r.out.text(maxKilledOutput)
 	if c.apart {
 		said += r.errs.text()
 	}
-	return ran{}, killed.With("output", said)
+	return ran{}, killed.With("output", longText(said))
 }
 
 // runnable is nil if there is a workspace to run a command in.
@@ -97,7 +97,11 @@ type commandResult struct {
 // result is what is told of a command that ended: of its output at most limit
 // bytes.
 func (r *ran) result(limit int) Result {
-	text, dropped := r.out.text(limit)
+	text := r.out.text(limit) // it is cut when it is recorded
+	dropped := 0
+	if len(text) > limit {
+		dropped = schema.Dropped(text, text, max(len(text), r.out.total), limit)
+	}
 	res := commandResult{ExitCode: r.code, Signal: r.signal, Bytes: r.out.total, Dropped: dropped, Outlived: r.outlived}
 	whole := 0
 	if dropped > 0 {

@@ -21,7 +21,11 @@ import (
 // ToolResultRecordFailed where nothing can be promised about the outcome.
 func (x *Executor) Do(ctx context.Context, session string, req Request) (a Answer, err error) {
 	if req.sum == "" {
-		if err := req.compact(); err != nil {
+		err := req.compact()
+		if err == nil {
+			err = req.hide(x.redact)
+		}
+		if err != nil {
 			return Answer{}, err
 		}
 	}
@@ -84,7 +88,6 @@ func (s *session) do(ctx context.Context, req *Request) (Answer, error) {
 			return a, err // it was one of those
 		}
 	}
-	s.x.inspect(req, nil) // before anybody else can see it
 	f, err := s.fly(req, nil, (*session).run)
 	if err != nil {
 		return Answer{}, err
@@ -160,7 +163,7 @@ func (s *session) known(req *Request) (c *replay.Call, err error) {
 		if r == nil {
 			return
 		}
-		if why := req.conflict(r.Name, r.ArgsSHA256, r.DryRun); why != "" {
+		if why := req.conflict(r.Name, r.ArgsSHA256, r.Redacted, r.DryRun); why != "" {
 			err = conflict(s.id, req.CallID, why).With("seq", r.Seq).With("tool", r.Name).With("args_sha256", r.ArgsSHA256)
 			return
 		}

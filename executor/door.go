@@ -309,12 +309,21 @@ func (x *Executor) pass(ctx context.Context, verb, holder, session string, paylo
 	}
 }
 
+// request is the door for calls, behind which what is secret in them is known.
+func (x *Executor) request(payload []byte) (Request, error) {
+	r, err := parseRequest(payload)
+	if err == nil {
+		err = r.hide(x.redact)
+	}
+	return r, err
+}
+
 // runCall is the call endpoint: the session is a token of the subject.
 func (x *Executor) runCall(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
 	if err := schema.CheckSession(session); err != nil {
 		return reply{}, err
 	}
-	req, err := parseRequest(payload)
+	req, err := x.request(payload)
 	if err != nil {
 		return reply{}, err
 	}
@@ -336,7 +345,7 @@ func (x *Executor) runRecalled(ctx context.Context, session string, payload []by
 	if err := schema.CheckSession(session); err != nil {
 		return reply{}, err
 	}
-	req, err := parseRequest(payload)
+	req, err := x.request(payload)
 	if err != nil {
 		return reply{}, err
 	}

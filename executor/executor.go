@@ -81,6 +81,9 @@ type Config struct {
 	// DenyUnattended denies what a policy wants a person to be asked about, as
 	// where nobody can be reached while this executor runs.
 	DenyUnattended bool
+	// Redact takes secrets out of all that is recorded or logged; nil has the
+	// built-in rules. Its secret is that of Store.
+	Redact *Redactor
 	// Protect names folders that no tool may see or touch: the store's.
 	Protect []string
 	// MaxCalls bounds the calls that run or wait in this process; more are
@@ -102,6 +105,7 @@ type Config struct {
 type Executor struct {
 	cfg    Config
 	log    *slog.Logger
+	redact *Redactor
 	ctx    context.Context // ends the tools
 	cancel context.CancelFunc
 	// stopping ends when a drain begins: what only waits, for a slot or for
@@ -176,12 +180,22 @@ func New(cfg Config) (*Executor, error) {
 	if cfg.Sessions == 0 {
 		cfg.Sessions = 1000
 	}
-	x := &Executor{cfg: cfg, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, replies: replies{busy: map[repeat]struct{}{}}, calls: make(chan struct{}, cfg.MaxCalls),
+	if cfg.Redact == nil {
+		secret, err := cfg.Store.Secret()
+		if err != nil {
+			return nil, err
+		}
+		if cfg.Redact, err = NewRedactor(secret, Redaction{}); err != nil {
+			return nil, err
+		}
+	}
+	x := &Executor{cfg: cfg, redact: cfg.Redact, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, replies: replies{busy: map[repeat]struct{}{}}, calls: make(chan struct{}, cfg.MaxCalls),
 		writes: make(chan struct{}, maxRequests), patient: make(chan struct{}, maxPatient), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{},
 		outgoing: make(chan outgoing, maxOutgoing), live: make(chan outgoing, maxLive), hush: make(chan struct{}), hushed: make(chan struct{})}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
+	x.log = slog.New(x.redact.Handler(x.log.Handler()))
 	x.load.less.L = &x.load.mu
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.stopping, x.stop = context.WithCancel(x.ctx)

@@ -68,7 +68,7 @@ const maxNoted = 64 << 10
 
 // noteLate keeps a further result of a call that has a genuine one.
 func (s *session) noteLate(req *Request, attempt uint64, out verdict) error {
-	s.x.inspect(req, &out)
+	s.x.inspect(&out)
 	return s.note(req.CallID, out.inline(req, attempt))
 }
 
@@ -104,7 +104,7 @@ func (out verdict) inline(req *Request, attempt uint64) jsontext.Value {
 	if r.Output, cut = schema.Truncate(r.Output, maxLate); cut > 0 {
 		r.Bytes = whole
 	}
-	out.left = len(r.Content) + len(r.Structured)
+	out.left += len(r.Content) + len(r.Structured)
 	r.Content, r.Structured = nil, nil
 	return jsontext.Value(out.record(new(desk), req, attempt).Data)
 }
@@ -126,6 +126,7 @@ func (s *session) deliver(req *Request, a replay.Attempt, out verdict) {
 	if !out.genuine() {
 		return // which says no more than that the call was cut short
 	}
+	s.x.inspect(&out)
 	b, err := encode(lateResult{s.id, req.CallID, a.Attempt, a.Epoch, a.Seq, out.inline(req, a.Attempt)})
 	if err == nil {
 		err = s.x.passResult(s.id, b)

@@ -84,6 +84,13 @@ func asks(session, named, callID, by, reason string, replaced int) error {
 	return schema.AsError(err).With("session", session)
 }
 
+// plain redacts what people say. There is no mark: nothing runs by these words.
+func (x *Executor) plain(words ...*string) {
+	for _, w := range words {
+		*w, _ = x.redact.Text(*w, "", nil)
+	}
+}
+
 // runWait answers with the result of a call once it is recorded. Like a call it
 // takes a session that nobody holds, so that what a dead process left is settled.
 func (x *Executor) runWait(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
@@ -152,6 +159,7 @@ func (x *Executor) runCancel(ctx context.Context, session string, payload []byte
 	if err != nil {
 		return reply{}, err
 	}
+	x.plain(&req.By, &req.Reason)
 	s, err := x.find(ctx, session, here)
 	if err != nil {
 		return reply{}, err
@@ -183,6 +191,7 @@ func (x *Executor) runResolve(ctx context.Context, session string, payload []byt
 	if err != nil {
 		return reply{}, err
 	}
+	x.plain(&req.By, &req.Reason)
 	s, err := x.find(ctx, session, here)
 	if err != nil {
 		return reply{}, err

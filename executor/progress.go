@@ -32,6 +32,7 @@ type told struct {
 
 func (s *session) progress(call *Invocation, text string) {
 	text, replaced := schema.ValidUTF8(text)
+	text, _ = s.x.redact.Text(text, "", nil) // each by itself, and without a mark: it is in no record
 	text, _ = schema.Truncate(text, maxProgress)
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()

@@ -166,7 +166,7 @@ func (q *queueDoor) deliver(msg jetstream.Msg, entered chan<- struct{}) {
 		if what == dead {
 			q.record(msg, session, err)
 		}
-		if err := q.bury(msg, session, err); err != nil {
+		if err := q.bury(msg, session, err, what == dead); err != nil {
 			q.x.log.Error("a dead letter could not be kept; it is delivered again", "session", session, "err", err)
 			q.tell(msg, msg.NakWithDelay(q.pause(msg)))
 			return
@@ -277,8 +277,12 @@ func (q *queueDoor) record(msg jetstream.Msg, session string, why error) {
 	if schema.Unmarshal(msg.Data(), &call) == nil && schema.CheckCallID(call.CallID) == nil {
 		o.Text("call_id", call.CallID)
 	}
-	text, _ := schema.Truncate(string(msg.Data()), maxDeadMessage)
+	text, marks := q.x.redact.Text(string(msg.Data()), "/message", nil)
+	text, _ = schema.Truncate(text, maxDeadMessage)
 	o.Text("reason", string(schema.KindOf(why))).Uint("deliveries", deliveries(msg)).Text("message", text)
+	if len(marks) > 0 {
+		o.Raw("redacted", appendMarks(nil, marks))
+	}
 	id := journal.NewID()
 	if m, err := msg.Metadata(); err == nil {
 		sum := sha256.Sum256(strconv.AppendUint([]byte(q.x.cfg.Store.ID()+" "), m.Sequence.Stream, 10))
@@ -299,13 +303,18 @@ const maxDeadMessage = 4 << 10
 
 // bury keeps a message that can never work, with its reason, before the queue
 // forgets it. One that is as long as a message can be loses its end, since its
-// reason needs room.
-func (q *queueDoor) bury(msg jetstream.Msg, session string, why error) error {
+// reason needs room, and one that is dead what is secret in it. One that is only
+// parked is kept as it came, so that it can be queued again.
+func (q *queueDoor) bury(msg jetstream.Msg, session string, why error, dead bool) error {
 	if !schema.ValidSession(session) {
 		session = "_"
 	}
 	data := msg.Data()
-	header := nats.Header{HeaderErrorKind: {string(schema.KindOf(why))}, "Steno-Error": {shorten(schema.AsError(why).Message, 1<<10)},
+	if dead {
+		data, _ = q.x.redact.JSON(data, "", nil)
+	}
+	reason, _ := q.x.redact.Text(schema.AsError(why).Message, "", nil)
+	header := nats.Header{HeaderErrorKind: {string(schema.KindOf(why))}, "Steno-Error": {shorten(reason, 1<<10)},
 		"Steno-Deliveries": {strconv.FormatUint(deliveries(msg), 10)}}
 	if most := int(q.x.cfg.Conn.MaxPayload()) - 8<<10; len(data) > most {
 		header.Set("Steno-Bytes", strconv.Itoa(len(data)))

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"steno/journal"
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -29,9 +30,10 @@ type Request struct {
 	Context jsontext.Value `json:"context,omitzero"` // the application's, handed to the tool beside the arguments
 	Turn    jsontext.Value `json:"turn,omitzero"`
 
-	sum      string // args_sha256
-	replaced int    // U+FFFD that the door put in
-	lost     error  // why recorded arguments cannot be had
+	sum      string  // args_sha256, of what is recorded
+	replaced int     // U+FFFD that the door put in
+	hid      *hiding // nil if nothing in it is secret
+	lost     error   // why recorded arguments cannot be had
 
 	tier  uint64 // of the tool, once it is known
 	phase string // in which it was asked for
@@ -151,30 +153,100 @@ func (r *Request) check() error {
 	if len(r.Args) == 0 {
 		r.Args = jsontext.Value("{}")
 	}
-	args := len(r.Args)
-	if args > MaxRequest {
+	if args := len(r.Args); args > MaxRequest {
 		return schema.Errorf(schema.PayloadTooLarge, "args have %d bytes; the limit is %d", args, MaxRequest).With("call_id", r.CallID)
 	}
-	if args > schema.MaxInline { // they become a blob
-		args = schema.MaxRef
-	}
-	if n := args + len(r.Context) + len(r.Turn); n > maxData {
-		return schema.Errorf(schema.PayloadTooLarge, "args, context and turn have %d bytes; the limit is %d", n, maxData).With("call_id", r.CallID)
+	if err := r.bounded(r.Args, r.Context, r.Turn, nil); err != nil {
+		return err
 	}
 	var err error
 	r.sum, err = schema.ArgsSHA256(r.Args)
 	return err
 }
 
+// bounded says whether what is recorded of a request has room in a line.
+func (r *Request) bounded(args, context, turn, marks []byte) error {
+	n := len(args)
+	if n > schema.MaxInline { // they become a blob
+		n = schema.MaxRef
+	}
+	if n += len(context) + len(turn) + len(marks); n > maxData {
+		return schema.Errorf(schema.PayloadTooLarge, "args, context and turn have %d bytes; the limit is %d", n, maxData).With("call_id", r.CallID)
+	}
+	return nil
+}
+
+// A hiding is what is recorded of a request in place of what is secret in it.
+// The tool gets the request as it came.
+type hiding struct {
+	args, context, turn jsontext.Value
+	key                 string
+	marks               []byte
+	digest              string // replay.Hidden of the marks
+	raw                 string // args_sha256 as it would be of the arguments themselves
+}
+
+// hide finds what must not be recorded of a request. Nothing may be compared
+// with the request, and nobody else may see it, before that is done.
+func (r *Request) hide(by *Redactor) error {
+	for _, t := range []*string{&r.Name, &r.Key} {
+		text, replaced := schema.ValidUTF8(*t)
+		*t, r.replaced = text, r.replaced+replaced
+	}
+	for _, f := range [...]struct{ key, text string }{{"call_id", r.CallID}, {"name", r.Name}} {
+		if _, m := by.Text(f.text, "", nil); len(m) > 0 {
+			return schema.Errorf(schema.InvalidArgs, "%s holds a secret, says the rule %s; nothing is recorded", f.key, m[0].Rule).
+				With("next", "send the call with another "+f.key)
+		}
+	}
+	var h hiding
+	var m []Mark
+	h.args, m = by.JSON(r.Args, "/args", nil)
+	for _, v := range [...]struct {
+		from, to *jsontext.Value
+		at       string
+	}{{&r.Context, &h.context, "/context"}, {&r.Turn, &h.turn, "/turn"}} {
+		if len(*v.from) > 0 {
+			var b []byte
+			b, m = by.JSON(*v.from, v.at, m)
+			*v.to = b
+		}
+	}
+	if h.key, m = by.Text(r.Key, "/key", m); len(m) == 0 {
+		return nil
+	}
+	h.marks = appendMarks(nil, m)
+	h.digest, h.raw = replay.Hidden(h.marks), r.sum
+	sum, err := schema.ArgsSHA256(h.args)
+	if err != nil {
+		return err
+	}
+	r.sum, r.hid = sum, &h
+	return r.bounded(h.args, h.context, h.turn, h.marks)
+}
+
+// hidden tells the values that are hidden in the arguments from others.
+func (r *Request) hidden() string {
+	if r.hid == nil {
+		return ""
+	}
+	return r.hid.digest
+}
+
 // conflict says how a request under a used id differs from the call that has
-// it, "" if it is the same.
-func (r *Request) conflict(name, sum string, dryRun bool) string {
+// it, "" if it is the same. A call that was recorded before a rule hid something
+// in its arguments is the same too.
+func (r *Request) conflict(name, sum, hidden string, dryRun bool) string {
 	switch {
 	case r.Name != name:
 		return "another tool"
+	case hidden == "" && r.hid != nil && r.hid.raw == sum:
 	case r.sum != sum:
 		return "other arguments"
-	case r.DryRun != dryRun:
+	case r.hidden() != hidden:
+		return "other values where its arguments are redacted, or under another secret of the store"
+	}
+	if r.DryRun != dryRun {
 		return "another dry_run"
 	}
 	return ""
@@ -220,13 +292,17 @@ func (d *desk) back() {
 // entry is the tool_call event of a request.
 func (r *Request) entry(d *desk) journal.Entry {
 	o := d.object()
-	o.Grow(len(r.CallID) + len(r.Name) + len(r.Args) + len(r.Context) + len(r.Turn) + len(r.Key) + 256)
-	o.Text("call_id", r.CallID).Text("name", r.Name).Raw("args", r.Args).Text("args_sha256", r.sum)
-	if len(r.Context) > 0 {
-		o.Raw("context", r.Context)
+	h := hiding{args: r.Args, context: r.Context, turn: r.Turn, key: r.Key}
+	if r.hid != nil {
+		h = *r.hid
 	}
-	if len(r.Turn) > 0 {
-		o.Raw("turn", r.Turn)
+	o.Grow(len(r.CallID) + len(r.Name) + len(h.args) + len(h.context) + len(h.turn) + len(h.key) + len(h.marks) + 256)
+	o.Text("call_id", r.CallID).Text("name", r.Name).Raw("args", h.args).Text("args_sha256", r.sum)
+	if len(h.context) > 0 {
+		o.Raw("context", h.context)
+	}
+	if len(h.turn) > 0 {
+		o.Raw("turn", h.turn)
 	}
 	if r.tier > 0 {
 		o.Uint("tier", r.tier)
@@ -237,8 +313,11 @@ func (r *Request) entry(d *desk) journal.Entry {
 	if r.DryRun {
 		o.Bool("dry_run", true)
 	}
-	if r.Key != "" {
-		o.Text("key", r.Key)
+	if h.key != "" {
+		o.Text("key", h.key)
+	}
+	if h.marks != nil {
+		o.Raw("redacted", h.marks)
 	}
 	if r.replaced > 0 {
 		o.Uint("replaced", uint64(r.replaced))

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"cmp"
+	"maps"
 	"strconv"
 	"time"
 
@@ -21,8 +22,9 @@ type verdict struct {
 	decided   *decision // why it does not run, if that is still to be recorded
 	escalates bool      // it makes an edit task of an investigate task
 	over      resolution
-	left      int // bytes that are left out of it
-	replaced  int // U+FFFD that inspect put in
+	replaced  int    // U+FFFD that inspect put in
+	left      int    // bytes that it left out
+	marks     []Mark // of what it redacted
 }
 
 func (s *session) verdict(r Result, err error) verdict {
@@ -60,25 +62,76 @@ const (
 	maxFailure   = 256 << 10 // of an error
 )
 
-// inspect sees every call before its events are encoded, when out is nil, and
-// every result before its event is. What must not reach the record as it is
-// changes here, before a byte of it is written: today text that is not Unicode,
-// which is replaced and counted.
-func (x *Executor) inspect(req *Request, out *verdict) {
-	valid := func(n *int, texts ...*string) {
-		for _, t := range texts {
-			text, replaced := schema.ValidUTF8(*t)
-			*t, *n = text, *n+replaced
-		}
+// inspect sees every result before its event is encoded, as hide sees every
+// call. What must not reach the record as it is changes here, before a byte of it
+// is written or cut: text that is not Unicode, which is replaced and counted, and
+// what is secret, which is redacted and marked.
+func (x *Executor) inspect(out *verdict) {
+	text := func(t *string, at string) {
+		valid, replaced := schema.ValidUTF8(*t)
+		out.replaced += replaced
+		*t, out.marks = x.redact.Text(valid, at, out.marks)
 	}
-	if out == nil {
-		valid(&req.replaced, &req.Name, &req.Key)
+	r := &out.result
+	if is, ok := out.err.(*schema.Error); ok {
+		e := *is // a verdict may be looked at twice, each time from its beginning
+		out.err = &e
+		text(&e.Message, "/error/message")
+		e.Details, out.marks = x.details(e.Details, out.marks)
 		return
 	}
-	valid(&out.replaced, &out.result.Output, &out.result.Summary)
-	if e, ok := out.err.(*schema.Error); ok { // verdict has made it ours to change
-		valid(&out.replaced, &e.Message)
+	text(&r.Output, "/output")
+	text(&r.Summary, "/summary")
+	for _, v := range [...]struct {
+		value *jsontext.Value
+		at    string
+	}{{&r.Content, "/content"}, {&r.Structured, "/structured"}, {&r.Artifacts, "/artifacts"}} {
+		if len(*v.value) == 0 {
+			continue
+		}
+		b, n, err := schema.Compact(nil, *v.value, 2)
+		if err != nil || len(b) > MaxOutput {
+			out.left += len(*v.value)
+			*v.value = nil
+			continue
+		}
+		out.replaced += n
+		*v.value, out.marks = x.redact.JSON(b, v.at, out.marks)
 	}
+	r.Patch, _ = x.redact.JSON(r.Patch, "", nil) // an event of its own, without marks
+	r.FilesRead, out.marks = x.redact.texts(r.FilesRead, "/files_read", out.marks)
+	r.FilesChanged, out.marks = x.redact.texts(r.FilesChanged, "/files_changed", out.marks)
+}
+
+// A longText is a detail of an error that is cut to maxKilledOutput when nothing
+// secret is in it any more: half a secret would not be found.
+type longText string
+
+// details redacts details of an error.
+func (x *Executor) details(d map[string]any, m []Mark) (map[string]any, []Mark) {
+	if long, ok := d["output"].(longText); ok {
+		var text string
+		text, m = x.redact.Text(string(long), "/error/details/output", m)
+		d = maps.Clone(d)
+		d["output"], _ = schema.Truncate(text, maxKilledOutput)
+	}
+	b, err := json.Marshal(d, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+	if err != nil {
+		return d, m // they will be left out
+	}
+	n := len(m)
+	if b, m = x.redact.JSON(b, "/error/details", m); len(m) == n {
+		return d, m
+	}
+	var clean map[string]jsontext.Value
+	if json.Unmarshal(b, &clean, jsontext.AllowInvalidUTF8(true)) != nil {
+		return nil, m
+	}
+	d = make(map[string]any, len(clean))
+	for k, v := range clean {
+		d[k] = v
+	}
+	return d, m
 }
 
 // record is the tool_result. What is large in it becomes a blob; what is above
@@ -101,6 +154,9 @@ func (out *verdict) record(d *desk, req *Request, attempt uint64) journal.Entry 
 		e.Raw("truncated", e.cut)
 	} else if e.left > 0 {
 		e.Raw("truncated", truncated(MaxOutput, e.left, "left_out"))
+	}
+	if len(out.marks) > 0 {
+		e.Raw("redacted", appendMarks(nil, out.marks))
 	}
 	if e.replaced > 0 {
 		e.Uint("replaced", uint64(e.replaced))
@@ -139,7 +195,7 @@ func (e *encoder) failure(err error) {
 }
 
 func (e *encoder) success(r *Result) {
-	output, dropped := schema.Truncate(r.Output, MaxOutput)
+	output, dropped := cutText(r.Output, r.Bytes, cmp.Or(r.limit, MaxOutput))
 	if dropped > 0 || r.Bytes > 0 { // by us, or by the tool itself
 		e.cut = truncated(cmp.Or(r.limit, MaxOutput), max(r.Bytes, len(r.Output)), "head_tail")
 	}
@@ -165,22 +221,16 @@ func (e *encoder) success(r *Result) {
 	}
 }
 
-// part adds a value that is whole or not there at all.
+// part adds a value that inspect has let pass.
 func (e *encoder) part(key string, value jsontext.Value) {
 	if len(value) == 0 {
 		return
 	}
-	b, n, err := schema.Compact(nil, value, 2)
-	if err != nil || len(b) > MaxOutput {
-		e.left += len(value)
-		return
-	}
-	e.replaced += n
-	if blob := schema.ValueBlob(key, b); blob != nil {
+	if blob := schema.ValueBlob(key, value); blob != nil {
 		e.blob(blob)
 		return
 	}
-	e.Raw(key, b)
+	e.Raw(key, value)
 }
 
 // inline adds a value that stays in the line, or is left out.

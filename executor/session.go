@@ -326,7 +326,7 @@ func (s *session) fly(call *Request, begun chan struct{}, run func(*session, *fl
 	s.mu.Lock()
 	if f := s.flights[call.CallID]; f != nil {
 		s.mu.Unlock()
-		if why := f.call.conflict(call.Name, call.sum, call.DryRun); why != "" {
+		if why := call.conflict(f.call.Name, f.call.sum, f.call.hidden(), f.call.DryRun); why != "" {
 			return nil, conflict(s.id, call.CallID, why).With("tool", f.call.Name).With("args_sha256", f.call.sum)
 		}
 		return f, nil

@@ -92,6 +92,9 @@ func (s *session) request(c *replay.Call, data []byte) (req *Request, marked boo
 		return nil, false, err
 	}
 	req.sum, req.replaced = c.ArgsSHA256, 0
+	if c.Redacted != "" {
+		req.hid = &hiding{digest: c.Redacted} // for those who join; the call is recorded already
+	}
 	var marks struct {
 		Redacted []jsontext.Value `json:"redacted"`
 	}

@@ -28,18 +28,31 @@ func Truncate(s string, limit int) (cut string, dropped int) {
 // beginning and a valid end are at hand, each at least as long as its share of
 // limit, or all there is.
 func JoinEnds(head, tail string, total, limit int) (cut string, dropped int) {
+	head, tail, dropped, both := ends(head, tail, total, limit)
+	if !both {
+		return head, dropped
+	}
+	return head + marker(dropped, total) + tail, dropped
+}
+
+// Dropped is how much JoinEnds leaves out.
+func Dropped(head, tail string, total, limit int) int {
+	_, _, dropped, _ := ends(head, tail, total, limit)
+	return dropped
+}
+
+func ends(head, tail string, total, limit int) (h, t string, dropped int, both bool) {
 	// The marker is measured with the largest number it can hold: the number
 	// itself depends on where the cuts fall.
 	room := limit - len(marker(total, total))
 	if room < 4*utf8.UTFMax {
 		head = head[:borderBefore(head, limit)]
-		return head, total - len(head)
+		return head, "", total - len(head), false
 	}
 	share := room * 2 / 5
 	head = head[:borderBefore(head, share)]
 	tail = tail[borderAfter(tail, len(tail)-(room-share)):]
-	dropped = total - len(head) - len(tail)
-	return head + marker(dropped, total) + tail, dropped
+	return head, tail, total - len(head) - len(tail), true
 }
 
 func marker(dropped, total int) string {

@@ -77,6 +77,7 @@ func (a *app) callCommand() *cobra.Command {
 	a.toolsFlag(c)
 	f.DurationVar(&timeout, "timeout", 0, "how long to wait for the result; in a serve the call then goes on (default: for ever)")
 	a.policyFlag(c)
+	a.redactFlag(c)
 	return c
 }
 

@@ -95,6 +95,7 @@ type app struct {
 	nats   string
 	noLog  bool
 	policy string // the file of --policy
+	redact string // the file of --redact
 	tools  string // the file of --tools
 }
 

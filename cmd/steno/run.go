@@ -4,14 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -45,6 +42,7 @@ func (a *app) runCommand() *cobra.Command {
 	c.Flags().IntVar(&parallel, "parallel", 1, "how many calls run side by side")
 	a.logFlag(c)
 	a.policyFlag(c)
+	a.redactFlag(c)
 	a.toolsFlag(c)
 	return c
 }
@@ -102,6 +100,10 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 // order of the lines. After a signal no call begins; those that run have their
 // grace, and what has a result by then is printed too.
 func (a *app) runLines(signal context.Context, b *backend, session string, in io.Reader, parallel int) error {
+	seen, err := a.ids(b)
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(signal)
 	defer stop()
 	if b.exec != nil { // elsewhere what runs goes on without us
@@ -113,7 +115,7 @@ func (a *app) runLines(signal context.Context, b *backend, session string, in io
 	go func() {
 		defer close(order)
 		defer close(work)
-		readErr = makeJobs(ctx, lines, order, work)
+		readErr = makeJobs(ctx, seen, lines, order, work)
 	}()
 	for range parallel {
 		go func() {
@@ -182,8 +184,7 @@ func readLines(ctx context.Context, in io.Reader, lines chan<- rawLine) {
 
 // makeJobs makes a job of each line. All go into order, and those that are
 // calls also to the workers.
-func makeJobs(ctx context.Context, lines <-chan rawLine, order, work chan<- *job) error {
-	seen := ids{}
+func makeJobs(ctx context.Context, seen *ids, lines <-chan rawLine, order, work chan<- *job) error {
 	for number := 1; ; number++ {
 		var line rawLine
 		select {
@@ -308,32 +309,8 @@ func (s *summary) exit() error {
 	return nil
 }
 
-// ids counts equal lines, to give each its own call id, and knows the ids that
-// lines had of themselves.
-type ids map[string]int
-
-// id is the call id of a line without one: made from its tool and arguments,
-// and from how many equal lines came before.
-func (n ids) id(name string, args []byte) string {
-	h := sha256.New()
-	h.Write([]byte(name))
-	h.Write([]byte{0})
-	h.Write(args)
-	key := hex.EncodeToString(h.Sum(nil))[:16]
-	n[key]++
-	return "a-" + key + "-" + strconv.Itoa(n[key])
-}
-
-// stood reports whether a line before had this call id.
-func (n ids) stood(callID string) bool {
-	h := sha256.Sum256([]byte(callID))
-	key := "id " + string(h[:16])
-	n[key]++
-	return n[key] > 1
-}
-
 // parseLine reads one line of a file of calls.
-func parseLine(line []byte, n ids) (executor.Request, error) {
+func parseLine(line []byte, n *ids) (executor.Request, error) {
 	if _, _, err := schema.Compact(nil, line, 1); err != nil {
 		return executor.Request{}, err
 	}
@@ -351,7 +328,9 @@ func parseLine(line []byte, n ids) (executor.Request, error) {
 		if err != nil {
 			return executor.Request{}, err
 		}
-		r.CallID = n.id(r.Name, args)
+		if r.CallID, err = n.id(r.Name, args); err != nil {
+			return executor.Request{}, err
+		}
 	} else if n.stood(r.CallID) {
 		return executor.Request{}, schema.Errorf(schema.DuplicateCall, "call id %s stood in a line before", r.CallID).With("call_id", r.CallID).
 			With("next", "give each line an id of its own, or none")

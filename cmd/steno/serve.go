@@ -48,6 +48,7 @@ func (a *app) serveCommand() *cobra.Command {
 	c.Flags().IntVar(&sessions, "sessions", 1000, "how many sessions to hold; above, those that nobody uses are released, the least recently used first")
 	a.logFlag(c)
 	a.policyFlag(c)
+	a.redactFlag(c)
 	a.toolsFlag(c)
 	c.Flags().DurationVar(&wait, "grace", grace, "how long running tools have after SIGTERM")
 	return c

@@ -315,9 +315,13 @@ func (a *app) executorConfig(nc *nats.Conn, store *journal.Files, level slog.Lev
 		return executor.Config{}, err
 	}
 	policy, err := a.readPolicy()
+	if err != nil {
+		return executor.Config{}, err
+	}
+	redact, err := a.redactor(store)
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	return executor.Config{Conn: nc, Store: store, Tools: reg, Holder: lease.Self("steno " + executor.Version),
-		Policy: policy, Protect: []string{store.Dir()}, Logger: log}, err
+		Policy: policy, Redact: redact, Protect: []string{store.Dir()}, Logger: log}, err
 }
 
 // grace is how long running tools have after a signal.

@@ -24,7 +24,7 @@ func (a *app) allTools() ([]executor.Tool, error) {
 
 // notElsewhere refuses what has no effect on somebody else's executor.
 func (a *app) notElsewhere() error {
-	for flag, file := range map[string]string{"--policy": a.policy, "--tools": a.tools} {
+	for flag, file := range map[string]string{"--policy": a.policy, "--redact": a.redact, "--tools": a.tools} {
 		if file != "" { // it would be read by nobody
 			return schema.Errorf(schema.InvalidConfig, "%s is for tools that run in this process, and a serve runs them here", flag).
 				With("next", "give "+flag+" to that serve")
