@@ -22,7 +22,8 @@ if [ "$1" = serve ]; then
 	until grep -q context said; do kill -0 $serve || exit 1; sleep 0.01; done
 fi
 steno run /dev/null --session s1
-steno call bash --session s1 --timeout 3s --args '{"command":"head -c 30000000 /dev/zero >st/fill; head -c 200000 /dev/zero | tr \"\\0\" x"}'
+{ until [ -e begun ]; do sleep 0.01; done; head -c 30000000 /dev/zero >st/fill; touch full; } &
+steno call bash --session s1 --timeout 3s --args '{"command":"touch begun; until [ -e full ]; do sleep 0.01; done; head -c 200000 /dev/zero | tr \"\\0\" x"}'
 [ -z "$serve" ] || { rm st/fill; kill $serve; wait $serve; }`
 	for _, where := range []string{"own", "serve"} {
 		cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", script, "sh", where)
