@@ -121,7 +121,7 @@ func TestPowerCutAfterTheCacheHasLied(t *testing.T) {
 			c.full = func() {}
 			c.everywhere(60)
 			w.do(c)
-			c.cut("at the end")
+			c.end()
 			if len(c.wrong) > 0 {
 				t.Errorf("%s: %d of %d, the first: %s", w.name, len(c.wrong), c.all, c.wrong[0])
 			}
@@ -145,7 +145,7 @@ func TestWithoutTheDropTheCacheIsBelieved(t *testing.T) {
 			c.full = func() {}
 			c.faults.LeaveOutDrop()
 			w.do(c)
-			c.cut("at the end")
+			c.end()
 			if len(c.wrong) == 0 {
 				t.Errorf("%s: the pages were not dropped, and all is there after a power cut", w.name)
 			} else {

@@ -75,7 +75,7 @@ func cutWhilePacked(t *testing.T, name string, begin func(t *testing.T, store *j
 	c.hand(false)
 	c.tell(p.Head)
 	c.faults.Each(nil)
-	c.cut("the end")
+	c.end()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.wrong {
@@ -96,7 +96,7 @@ func TestThePowerCutNoticesAnArchiveThatIsNotSynced(t *testing.T) {
 		c.acknowledged = grown(t, c.store, "s1", 2)
 		c.faults.LeaveOutSync()
 		pack(t, c.store, "s1")
-		c.cut("the end")
+		c.end()
 		if len(c.wrong) == 0 {
 			t.Error("nothing was synced, and nothing is missing after a power cut")
 		}

@@ -22,8 +22,9 @@ type scenario struct {
 	told   []schema.Head
 	step   int // of the scenario, told when something is wrong
 
-	mu  sync.Mutex // a commit log passes its points beside all else
-	log *rand.Rand // the choices there
+	over bool       // no more is cut
+	mu   sync.Mutex // a commit log passes its points beside all else
+	log  *rand.Rand // the choices there
 
 	now     *journal.Journal // who has the session, if anybody
 	zombies []*journal.Journal
@@ -99,7 +100,7 @@ func after(t *testing.T, store journal.Store, told []schema.Head, where func() s
 func (s *scenario) cut(point string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.t.Failed() {
+	if s.over || s.t.Failed() {
 		return
 	}
 	disk := s.faults.Disk(s.t, s.store)
@@ -256,6 +257,9 @@ func (s *scenario) run(steps int) {
 		}
 	}
 	s.cut("the end")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true // images are removed before the store is closed
 }
 
 func TestPowerCutAnywhereInRandomScenarios(t *testing.T) {
