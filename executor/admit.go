@@ -206,12 +206,7 @@ func (x *Executor) runPhase(ctx context.Context, session string, payload []byte,
 	if err := checkStage(session, req.Phase, req.TaskKind); err != nil {
 		return reply{}, err
 	}
-	s, err := x.find(ctx, session, here)
-	if err != nil {
-		return reply{}, err
-	}
-	defer s.leave()
-	done, err := s.write()
+	s, done, err := x.writing(ctx, session, here)
 	if err != nil {
 		return reply{}, err
 	}

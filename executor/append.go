@@ -166,12 +166,7 @@ func (x *Executor) append(ctx context.Context, session string, payload []byte, h
 	if err != nil {
 		return reply{}, err
 	}
-	s, err := x.find(ctx, session, here)
-	if err != nil {
-		return reply{}, err
-	}
-	defer s.leave()
-	done, err := s.write()
+	s, done, err := x.writing(ctx, session, here)
 	if err != nil {
 		return reply{}, err
 	}
@@ -186,6 +181,19 @@ func (x *Executor) append(ctx context.Context, session string, payload []byte, h
 		a.Events = append(a.Events, Appended{r.ID.String(), r.Seq, r.Type, r.Sum})
 	}
 	return answer(a, x, session, head)
+}
+
+// writing is find for a request that appends. done ends its use of the session.
+func (x *Executor) writing(ctx context.Context, id string, here bool) (s *session, done func(), err error) {
+	if s, err = x.find(ctx, id, here); err != nil {
+		return nil, nil, err
+	}
+	free, err := s.write()
+	if err != nil {
+		s.leave()
+		return nil, nil, err
+	}
+	return s, func() { free(); s.leave() }, nil
 }
 
 // write takes one of the session's slots for requests that append.

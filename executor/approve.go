@@ -318,12 +318,7 @@ func (x *Executor) runAnswer(ctx context.Context, session string, payload []byte
 		return bad("reason and actor are valid Unicode of at most 1024 bytes")
 	}
 	x.plain(&req.Reason, &req.Actor)
-	s, err := x.find(ctx, session, here)
-	if err != nil {
-		return reply{}, err
-	}
-	defer s.leave()
-	done, err := s.write()
+	s, done, err := x.writing(ctx, session, here)
 	if err != nil {
 		return reply{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"steno/executor"
+	"steno/journal/journaltest"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -30,7 +31,7 @@ func (b *bench) bare() {
 func walled(t *testing.T) *bench {
 	t.Helper()
 	if err := executor.Walls(); err != nil {
-		t.Skipf("there are no walls on this machine: %v", err)
+		journaltest.Lacks(t, "walls around commands: "+err.Error())
 	}
 	return newBench(t)
 }

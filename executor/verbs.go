@@ -361,12 +361,7 @@ func (x *Executor) runEnd(ctx context.Context, session string, payload []byte, h
 	if err := schema.CheckData(schema.TypeSessionEnded, req.data()); err != nil {
 		return reply{}, schema.AsError(err).With("session", session)
 	}
-	s, err := x.find(ctx, session, here)
-	if err != nil {
-		return reply{}, err
-	}
-	defer s.leave()
-	done, err := s.write()
+	s, done, err := x.writing(ctx, session, here)
 	if err != nil {
 		return reply{}, err
 	}

@@ -72,7 +72,7 @@ func writes(store *journal.Files, session string) map[string]func() error {
 func TestAStoreOfAnotherUserIsReadAndNotWritten(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: nobody else can write there at all")
+		journaltest.Lacks(t, "root: nobody else can write there at all")
 	}
 	dir := filepath.Join(t.TempDir(), "store")
 	must(t, os.Chmod(filepath.Dir(filepath.Dir(dir)), 0o755))
@@ -146,7 +146,7 @@ func TestAStoreOfAnotherUserIsReadAndNotWritten(t *testing.T) {
 func TestASessionOfAnotherUserIsReadAndNotWritten(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: nobody else can give a file away")
+		journaltest.Lacks(t, "root: nobody else can give a file away")
 	}
 	store := journaltest.Files(t)
 	fill(t, store.Dir())
@@ -176,7 +176,7 @@ func TestASessionOfAnotherUserIsReadAndNotWritten(t *testing.T) {
 func TestAStoreIsWrittenByItsOwnerInAUserNamespace(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, who may map any user")
+		journaltest.Lacks(t, "root, who may map any user")
 	}
 	if _, err := os.Stat("/proc/self/ns/user"); err != nil {
 		journaltest.Lacks(t, "user namespaces")

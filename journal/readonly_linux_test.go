@@ -144,7 +144,7 @@ func TestAStoreWithoutTheRightToWriteIsReadAndNotWritten(t *testing.T) {
 
 func TestASegmentOfAnotherUserIsUnsafe(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: nobody else can give a file away")
+		journaltest.Lacks(t, "root: nobody else can give a file away")
 	}
 	f := journaltest.Files(t)
 	j, err := journal.Open(ctx, f, "s1", journaltest.Options())

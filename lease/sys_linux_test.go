@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"steno/journal/journaltest"
 	"steno/lease"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestAProcessBeatsWhileItSweeps(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("needs the right to mount")
+		journaltest.Lacks(t, "root, who may mount")
 	}
 	h, dir := stored(t)
 	silent := mkdirAll(filepath.Join(dir, "holders", "silent"))
@@ -27,7 +28,7 @@ func TestAProcessBeatsWhileItSweeps(t *testing.T) {
 		err = syscall.Mount("steno-test", silent, "fuse", syscall.MS_NOSUID|syscall.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40700,user_id=0,group_id=0", fd))
 	}
 	if err != nil {
-		t.Skip("a container without the right to mount: ", err)
+		journaltest.Lacks(t, "the right to mount: "+err.Error())
 	}
 	answer := func() { // with an error, from now on
 		if fd >= 0 {
@@ -55,7 +56,7 @@ func TestARollHasItsRoom(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	if err := syscall.Fallocate(int(f.Fd()), 1, 0, room); err != nil { // FALLOC_FL_KEEP_SIZE
-		t.Skip("no room can be set aside here: ", err)
+		journaltest.Lacks(t, "a file system that sets room aside: "+err.Error())
 	}
 	s := claim(t, d, 1)
 	must(t, s.Append([]byte("seal\n"), false))

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"steno/journal/journaltest"
 )
 
 // What root types at the store of a service makes no file in it, for such a file
@@ -13,7 +15,7 @@ import (
 func TestACommandOfRootMakesNothingInTheStoreOfAnother(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: nobody else can write there at all")
+		journaltest.Lacks(t, "root: nobody else can write there at all")
 	}
 	const nobody = 65534
 	dir := t.TempDir()
