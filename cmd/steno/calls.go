@@ -31,7 +31,7 @@ func (a *app) callsLsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls SESSION", Short: "list the calls of a session; --open: those without a final result",
 		Example: "  steno calls ls demo\n  steno calls ls demo --open -o jsonl", Args: exactly("SESSION"),
-		RunE: a.onCalls(func(ctx context.Context, store *journal.Files, args []string) error {
+		RunE: a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
 			st, damage, err := callsOf(ctx, store, args[0], nil)
 			if err != nil {
 				return err
@@ -51,21 +51,6 @@ func (a *app) callsLsCommand() *cobra.Command {
 	}
 	c.Flags().BoolVar(&open, "open", false, "only calls without a result, or with one that leaves open what became of them")
 	return c
-}
-
-// onCalls runs a command that reads the logs of the store.
-func (a *app) onCalls(f func(context.Context, *journal.Files, []string) error) func(*cobra.Command, []string) error {
-	return func(c *cobra.Command, args []string) error {
-		if err := schema.CheckSession(args[0]); err != nil {
-			return err
-		}
-		store, err := a.reader()
-		if err != nil {
-			return err
-		}
-		defer store.Close()
-		return f(c.Context(), store, args)
-	}
 }
 
 // callsOf folds a session, and shows every event to see, unless that is nil.
@@ -137,7 +122,7 @@ func (a *app) callsShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show SESSION CALL", Short: "show all that is recorded of a call, and what can be done about it",
 		Example: "  steno calls show demo call-8\n  steno calls show demo call-8 -o jsonl | jq .type", Args: exactly("SESSION", "CALL"),
-		RunE: a.onCalls(func(ctx context.Context, store *journal.Files, args []string) error {
+		RunE: a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
 			return a.showCall(ctx, store, args[0], args[1])
 		}),
 	}

@@ -49,7 +49,11 @@ func (a *app) headCommand() *cobra.Command {
 				return err
 			}
 			defer store.Close()
-			return a.head(c.Context(), store, args[0], signer)
+			id, err := a.session(c.Context(), store, args[0])
+			if err != nil {
+				return err
+			}
+			return a.head(c.Context(), store, id, signer)
 		},
 	}
 	c.Flags().StringVar(&key, "key", "", "file of a signer's key, mode 0600")
@@ -67,9 +71,6 @@ type headView struct {
 // head prints the head of a log that is in order: one over damage would vouch
 // for it. What is tentative may yet turn out not to count.
 func (a *app) head(ctx context.Context, store journal.Store, id string, signer note.Signer) error {
-	if err := schema.CheckSession(id); err != nil {
-		return err
-	}
 	var head schema.Head
 	for it, err := range journal.NewScan(store, id, journal.ScanOptions{Strict: true, State: replay.NewChecker()}).Items(ctx) {
 		if err != nil {

@@ -35,11 +35,15 @@ func (a *app) leaseCommand() *cobra.Command {
 			"another time namespace, or it has no beat, the holder is watched first, for 10 s at most.",
 		Example: "  steno lease show demo -o json", Args: exactly("SESSION"),
 		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
-			st, err := a.observe(ctx, store, args[0])
+			id, err := a.session(ctx, store, args[0])
 			if err != nil {
 				return err
 			}
-			return a.showLease(args[0], st)
+			st, err := a.observe(ctx, store, id)
+			if err != nil {
+				return err
+			}
+			return a.showLease(id, st)
 		}),
 	}, a.releaseCommand(), a.forceCommand())
 	return c

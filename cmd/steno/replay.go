@@ -44,7 +44,11 @@ func (a *app) replayCommand() *cobra.Command {
 				return err
 			}
 			defer store.Close()
-			return a.replay(c.Context(), store, args[0], lenient, trusted)
+			id, err := a.session(c.Context(), store, args[0])
+			if err != nil {
+				return err
+			}
+			return a.replay(c.Context(), store, id, lenient, trusted)
 		},
 	}
 	c.Flags().BoolVar(&trusted, "trusted", false, trustedHelp)

@@ -35,6 +35,7 @@ type report struct {
 	count    int                 // how many there are
 	first    *schema.Finding     // the first of severity error
 	opt      journal.ScanOptions // how it was read
+	asOf     uint64              // and up to which event, 0 for all
 }
 
 // trustedHelp is the help of --trusted.
@@ -68,6 +69,13 @@ func (a *app) verifyCommand() *cobra.Command {
 				return err
 			}
 			defer store.Close()
+			for i := range sessions {
+				if sessions[i] == latest {
+					if sessions[i], err = a.session(c.Context(), store, latest); err != nil {
+						return err
+					}
+				}
+			}
 			kept, err := keptHeads(heads, sessions)
 			if err != nil {
 				return err
@@ -237,7 +245,7 @@ func (r *report) each(ctx context.Context, store journal.Store, give func(schema
 	}
 	opt := r.opt
 	opt.State = replay.NewChecker()
-	for it, err := range journal.NewScan(store, r.Session, opt).Items(ctx) {
+	for it, err := range upTo(ctx, journal.NewScan(store, r.Session, opt), r.Session, r.asOf) {
 		if err == nil && it.Finding != nil {
 			err = give(*it.Finding)
 		}
