@@ -178,7 +178,7 @@ func (s Status) Next(session string) string {
 	if !schema.ValidSession(session) {
 		session = "SESSION"
 	}
-	force := "steno lease force " + session + " --reason TEXT"
+	force := "steno lease force " + session + " --reason WHY"
 	switch {
 	case s.Undecided:
 		return "look again in a moment; run: steno lease show " + session

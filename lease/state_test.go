@@ -150,7 +150,7 @@ func TestWhatIsSaidOfAHungHolderNamesItAndTheNextStep(t *testing.T) {
 	for key, want := range map[string]any{
 		"holder": "h1", "host": "here", "pid": 7, "epoch": uint64(2), "beat_age_ms": (8 * time.Hour).Milliseconds(),
 		"observed": "the lock is held, and the holder's last beat is 8h0m0s old",
-		"next":     "end process 7 on its host, or wake it up, or run: steno lease force s1 --reason TEXT",
+		"next":     "end process 7 on its host, or wake it up, or run: steno lease force s1 --reason WHY",
 	} {
 		if err.Details[key] != want {
 			t.Errorf("%s is %v, want %v", key, err.Details[key], want)

@@ -167,6 +167,7 @@ func (a *app) told(req executor.Request, answer executor.Answer, exit bool) erro
 	} else {
 		_, err = a.out.Write(append([]byte(answer.Data), '\n'))
 	}
+	a.tellNext(v)
 	switch {
 	case err != nil:
 		return err

@@ -145,7 +145,7 @@ func (a *app) showCall(ctx context.Context, store journal.Store, session, id str
 	if c == nil {
 		return errors.Join(noCall(session, id), damage)
 	}
-	next := nextOf(session, c)
+	next := a.here(nextOf(session, c))
 	switch a.format {
 	case "jsonl":
 		for _, line := range lines {
@@ -181,13 +181,14 @@ func noCall(session, id string) error {
 
 // nextOf is what can be done about a call; "" where nothing is open.
 func nextOf(session string, c *replay.Call) string {
+	call := session + " " + shellWord(c.ID)
 	switch {
 	case c.Result == nil && c.State == replay.Unknown:
 		return "it runs, or its executor is dead: the next call of the session settles it then; run: steno lease show " + session
 	case c.Result == nil:
-		return "it waits for its turn; run: steno calls wait " + session + " CALL"
+		return "it waits for its turn; run: steno calls wait " + call
 	case c.Result.Open():
-		return "look whether the tool took effect, then run: steno calls resolve " + session + " CALL with --succeeded, --failed or --retry"
+		return "look whether the tool took effect, then run: steno calls resolve " + call + " with --succeeded, --failed or --retry"
 	}
 	return ""
 }
@@ -312,7 +313,7 @@ func (a *app) callsResolveCommand() *cobra.Command {
 	var retry, succeeded, failed bool
 	var reason, output string
 	c := &cobra.Command{
-		Use: "resolve SESSION CALL --succeeded|--failed|--retry --reason TEXT", Short: "settle what became of a call whose outcome is open",
+		Use: "resolve SESSION CALL --succeeded|--failed|--retry --reason WHY", Short: "settle what became of a call whose outcome is open",
 		Long: "resolve records a person's decision about a call that was interrupted, ran out of time or was cancelled: that it took\n" +
 			"effect, that it failed, or that its tool runs once more, whose result is then that of the call. Who decided, and why,\n" +
 			"is in the log. It is decided once: a genuine result stands.",
@@ -333,7 +334,7 @@ func (a *app) callsResolveCommand() *cobra.Command {
 			case as == "":
 				return usage("say what became of the call: --retry, --succeeded or --failed")
 			case strings.TrimSpace(reason) == "":
-				return usage("--reason is missing").With("next", "say why you know: steno calls resolve SESSION CALL --reason TEXT")
+				return usage("--reason is missing").With("next", "say why you know: steno calls resolve SESSION CALL --reason WHY")
 			case retry && output != "":
 				return usage("--output goes with --succeeded or --failed; a retry has the output of the tool")
 			}

@@ -96,6 +96,7 @@ func (a *app) demo(ctx context.Context, given bool) (err error) {
 	} else if a.dir, err = os.MkdirTemp("", "steno-demo-"); err != nil {
 		err = cannotMake(err)
 	}
+	a.dirGiven = true // of the next steps: a new folder is no default
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (d *demo) review(ctx context.Context) (demoFacts, error) {
 	}
 	d.say("judge", "one kill, one take-over, %d calls; one notice was sent; both digests are that of the log", facts.Calls)
 	d.line("")
-	d.say("look", "steno session show %s --dir %s", demoSession, d.dir)
+	d.say("look", "steno session show %s --dir %s", demoSession, shellWord(d.dir))
 	return facts, nil
 }
 
@@ -106,7 +106,7 @@ func judgeDemo(ctx context.Context, dir string) (demoFacts, error) {
 		err = r.damage()
 	}
 	if err != nil {
-		return facts, schema.AsError(err).With("next", "run: steno verify "+demoSession+" --dir "+dir)
+		return facts, schema.AsError(err).With("next", "run: steno verify "+demoSession+" --dir "+shellWord(dir))
 	}
 	facts.Events, facts.Epochs, facts.Calls, facts.Digest = r.Events, r.Epochs, len(st.Calls), st.Digest()
 	if r.Head != nil {
@@ -124,7 +124,7 @@ func judgeDemo(ctx context.Context, dir string) (demoFacts, error) {
 // unlike is a sound log, or a file beside it, that is not a demo's.
 func unlike(dir, format string, args ...any) *schema.Error {
 	return schema.Errorf(schema.ReplayDivergence, format, args...).
-		With("session", demoSession).With("next", "run: steno session show "+demoSession+" --dir "+dir)
+		With("session", demoSession).With("next", "run: steno session show "+demoSession+" --dir "+shellWord(dir))
 }
 
 func judgeTakeover(dir string, st *replay.State) error {
@@ -201,7 +201,7 @@ func judgeDigests(dir string, st *replay.State) error {
 		}
 		if v.Digest != want {
 			return unlike(dir, "%s has another digest than the log", name).With("digest", v.Digest).With("log", want).
-				With("next", "run: steno replay "+demoSession+" --dir "+dir)
+				With("next", "run: steno replay "+demoSession+" --dir "+shellWord(dir))
 		}
 	}
 	return nil

@@ -87,6 +87,7 @@ func (a *app) listLeases(ctx context.Context, store *journal.Files) error {
 			continue // removed
 		}
 		row := executor.LeaseOf(id, st, err)
+		row.Next = a.here(row.Next)
 		if err := l.add(row, func() []string { return leaseCells(row) }); err != nil {
 			return err
 		}
@@ -119,6 +120,7 @@ func beatAge(r executor.LeaseInfo) string {
 
 func (a *app) showLease(session string, st lease.Status) error {
 	v := executor.LeaseOf(session, st, nil)
+	v.Next = a.here(v.Next)
 	if a.format == "json" || a.format == "jsonl" {
 		return a.json(v)
 	}
@@ -221,7 +223,7 @@ func (a *app) ask(ctx context.Context, holder string, req executor.ReleaseReques
 func (a *app) forceCommand() *cobra.Command {
 	var reason string
 	c := &cobra.Command{
-		Use: "force SESSION --reason TEXT", Short: "take a session from a holder that does not beat",
+		Use: "force SESSION --reason WHY", Short: "take a session from a holder that does not beat",
 		Long: "force takes a session whose lease is ambiguous, writes who did it, why, and what was seen into the log, and releases\n" +
 			"it. The old holder acknowledges nothing from then on, and learns that it has lost when it wakes up. What its tools\n" +
 			"still do in the world is not stopped: end the process if you can.\n" +
@@ -229,7 +231,7 @@ func (a *app) forceCommand() *cobra.Command {
 		Example: "  steno lease force demo --reason 'the process hangs on a dead disk'", Args: exactly("SESSION"),
 		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
 			if strings.TrimSpace(reason) == "" {
-				return usage("--reason is missing").With("next", "say why: steno lease force SESSION --reason TEXT")
+				return usage("--reason is missing").With("next", "say why: steno lease force SESSION --reason WHY")
 			}
 			return a.force(ctx, store, args[0], reason)
 		}),

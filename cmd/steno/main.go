@@ -87,16 +87,19 @@ var (
 
 // app is what the commands share.
 type app struct {
-	in     io.Reader
-	out    io.Writer
-	err    io.Writer
-	dir    string
-	format string
-	nats   string
-	noLog  bool
-	policy string // the file of --policy
-	redact string // the file of --redact
-	tools  string // the file of --tools
+	in  io.Reader
+	out io.Writer
+	err io.Writer
+	dir string
+	// What the command line gave, for the next steps that are told.
+	dirGiven bool   // by --dir
+	reason   string // of --reason
+	format   string
+	nats     string
+	noLog    bool
+	policy   string // the file of --policy
+	redact   string // the file of --redact
+	tools    string // the file of --tools
 }
 
 func (a *app) root() *cobra.Command {
@@ -125,7 +128,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usage("%s", err).With("next", "run: "+c.CommandPath()+" --help")
 	})
-	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		switch a.format {
 		case "", "table", "json", "jsonl":
 		default:
@@ -135,7 +138,10 @@ func (a *app) root() *cobra.Command {
 		if err != nil {
 			return schema.Errorf(schema.InvalidConfig, "--dir has no absolute form").Cause(err)
 		}
-		a.dir = abs
+		a.dir, a.dirGiven = abs, c.Flags().Changed("dir")
+		if f := c.Flags().Lookup("reason"); f != nil {
+			a.reason = f.Value.String()
+		}
 		return nil
 	}
 	root.AddCommand(a.demoCommand(), a.runCommand(), a.serveCommand(), a.callCommand(), a.toolCommand(), a.sessionCommand(),
@@ -236,7 +242,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 }
 
 // report writes the error envelope, one line.
-func (a *app) report(err error) { fmt.Fprintf(a.err, "%s\n", schema.Envelope(err)) }
+func (a *app) report(err error) { fmt.Fprintf(a.err, "%s\n", schema.Envelope(a.local(err))) }
 
 // tellStopping says on a signal what it waits for. The caller calls what it
 // returns when there is nothing more to wait for.

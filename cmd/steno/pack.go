@@ -134,6 +134,7 @@ func (a *app) printRemoved(p journal.Packed, apply bool) error {
 		_, err := fmt.Fprintf(a.out, "%s  removed: %s\n", p.Session, what)
 		return err
 	}
-	_, err := fmt.Fprintf(a.out, "%s  would be removed: %s\n      next   nothing is removed yet; run: steno session rm %s --reason WHY --apply\n", p.Session, what, p.Session)
+	next := a.here("nothing is removed yet; run: steno session rm " + p.Session + " --reason WHY --apply")
+	_, err := fmt.Fprintf(a.out, "%s  would be removed: %s\n      next   %s\n", p.Session, what, inert(next))
 	return err
 }

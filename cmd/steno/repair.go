@@ -65,7 +65,7 @@ func (a *app) repair(ctx context.Context, store journal.Store, id string, opt jo
 	if a.format == "json" || a.format == "jsonl" {
 		v := repairView{OK: err == nil, Repaired: got, Applied: got.Epoch > 0}
 		if err != nil {
-			b := schema.Body(err)
+			b := schema.Body(a.local(err))
 			v.Error = &b
 		}
 		if werr := a.json(v); werr != nil {
@@ -89,7 +89,7 @@ func (a *app) repair(ctx context.Context, store journal.Store, id string, opt jo
 	case got.Epoch > 0:
 		rows = append(rows, []string{"repaired", fmt.Sprintf("in epoch %d, by %s: %s", got.Epoch, got.By, got.Reason)})
 	case err == nil:
-		rows = append(rows, []string{"next", "nothing is written yet; run: steno repair " + id + " --reason WHY --apply"})
+		rows = append(rows, []string{"next", a.here("nothing is written yet; run: steno repair " + id + " --reason WHY --apply")})
 	}
 	if werr := a.table(nil, rows); werr != nil {
 		return werr

@@ -253,10 +253,15 @@ func (a *app) printJob(j *job) error {
 		return a.printRow(j)
 	}
 	line := []byte(j.answer.Data)
+	if j.err == nil && a.dirGiven {
+		if v, err := resultOf(line, nil); err == nil {
+			a.tellNext(v)
+		}
+	}
 	if j.err != nil {
 		var o schema.Object
 		head := o.Text("call_id", j.call.CallID).Bytes()
-		line = append(append(head[:len(head)-1], ','), schema.Envelope(j.err)[1:]...)
+		line = append(append(head[:len(head)-1], ','), schema.Envelope(a.local(j.err))[1:]...)
 	}
 	_, err := a.out.Write(append(line, '\n'))
 	return err

@@ -163,7 +163,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 	for i, id := range sessions {
 		r, unread := readSession(ctx, store, id, journal.ScanOptions{State: replay.NewChecker(), Head: kept[id], Blobs: !trusted, Trusted: trusted})
 		if unread != nil { // one bad session never hides another
-			b := schema.Body(unread)
+			b := schema.Body(a.local(unread))
 			r.Error = &b
 			if worst == nil {
 				worst = exitCode(b.Kind.Info().Exit)
@@ -174,6 +174,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 		if list && i > 0 {
 			io.WriteString(a.out, ",")
 		}
+		r.Next = a.here(r.Next)
 		if err := a.printReport(ctx, store, r); err != nil {
 			return err
 		}
