@@ -148,7 +148,11 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (
 	if out.decided != nil {
 		entries = append(entries, out.decided.entry(d, req))
 	}
-	entries = append(entries, out.record(d, req, attempt))
+	e := out.record(d, req, attempt)
+	if attempt > 0 && !out.synthetic && out.over.supersedes == 0 && !req.DryRun {
+		e.Data = s.repeats.count(req, e.Data)
+	}
+	entries = append(entries, e)
 	at := len(entries) - 1
 	if out.err == nil && len(out.result.Patch) > 0 && !s.ended() { // a late result may come behind the end
 		e, err := patched(out.result.Patch)

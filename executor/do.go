@@ -135,7 +135,7 @@ func (s *session) run(f *flight) (Answer, error) {
 		if policy, err = s.policy(); err != nil {
 			return false
 		}
-		a, refusal = s.gate(req, policy)
+		a, refusal = s.gate(req, policy, false)
 		if moves = refusal == nil && a.move != nil && !alone; refusal == nil && !moves {
 			attempt, err = s.start(req, 1, true, a, &a.decision)
 		}

@@ -81,6 +81,8 @@ type Config struct {
 	// DenyUnattended denies what a policy wants a person to be asked about, as
 	// where nobody can be reached while this executor runs.
 	DenyUnattended bool
+	// Repeat says how many calls with the same result are too many.
+	Repeat RepeatGuard
 	// Redact takes secrets out of all that is recorded or logged; nil has the
 	// built-in rules. Its secret is that of Store.
 	Redact *Redactor
@@ -169,6 +171,9 @@ func New(cfg Config) (*Executor, error) {
 	}
 	var err error
 	if cfg.Prefix, err = prefix(cfg.Prefix); err != nil {
+		return nil, err
+	}
+	if cfg.Repeat, err = cfg.Repeat.filled(); err != nil {
 		return nil, err
 	}
 	if cfg.MaxCalls == 0 {

@@ -17,10 +17,11 @@ type admitted struct {
 }
 
 // gate says whether a call may run, and why not: the tool exists, the arguments
-// fit, its phase and tier admit it, its paths stay in the workspace, and the
-// policy allows it. What it decides is recorded before the tool
-// runs, or with the result that says why it does not.
-func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
+// fit, its phase and tier admit it, its paths stay in the workspace, it is not
+// one of too many that are the same, and the policy allows it. What it decides is
+// recorded before the tool runs, or with the result that says why it does not.
+// asked says that the call is recorded already, so it is no repeat.
+func (s *session) gate(req *Request, policy *Policy, asked bool) (admitted, error) {
 	if req.lost != nil { // it must not run with what is left of its arguments
 		return admitted{}, req.lost
 	}
@@ -39,6 +40,11 @@ func (s *session) gate(req *Request, policy *Policy) (admitted, error) {
 	paths, denied, refusal := s.touches(&e.tool, req.Args)
 	if a.decision = denied; refusal != nil {
 		return a, refusal
+	}
+	if !asked {
+		if a.decision = s.repeated(policy, req); a.decision.gate != "" {
+			return a, a.decision.refusal(e.tool.Name)
+		}
 	}
 	if !req.DryRun && at.moves(&e.tool) {
 		a.move = moved(at.phase, PhaseEditing, "", req.CallID)
@@ -68,7 +74,7 @@ func (s *session) refused(a admitted, refusal error) verdict {
 // says now, and so does a person's allow where the policy would ask; otherwise
 // what the gate says now is what counts.
 func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitted, decided *decision, refusal error) {
-	a, refusal = s.gate(req, policy)
+	a, refusal = s.gate(req, policy, true)
 	if len(c.Decisions) == 0 {
 		return a, &a.decision, refusal
 	}
@@ -86,6 +92,8 @@ func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitt
 			kind = schema.ProtectedPath
 		case "approval":
 			kind = schema.ApprovalDenied
+		case "repeat":
+			kind = schema.RepeatLimit
 		}
 		recorded := decision{kind: kind, rule: last.Rule, reason: "the call was denied before"}
 		return admitted{tool: a.tool}, nil, recorded.refusal(req.Name)

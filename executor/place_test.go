@@ -101,7 +101,8 @@ func (p *place) idle(tools []executor.Tool, change ...func(*executor.Config)) *n
 	n := &node{t: p.t, conn: p.nats.Connect(), log: &logs{}}
 	n.store, n.faults = journaltest.Faulty(p.store())
 	cfg := executor.Config{Conn: n.conn, Store: n.store, Tools: registry, Holder: lease.Self("executor.test"),
-		Protect: []string{p.dir}, Logger: slog.New(slog.NewTextHandler(n.log, nil))}
+		Protect: []string{p.dir}, Logger: slog.New(slog.NewTextHandler(n.log, nil)),
+		Repeat: executor.RepeatGuard{Warn: -1, Refuse: -1}} // most tests repeat themselves
 	for _, f := range change {
 		f(&cfg)
 	}

@@ -25,6 +25,7 @@ type Policy struct {
 	text    []byte        // the document
 	deny    bool          // nobody is asked: what would be is denied
 	expires time.Duration // how long a person has to answer; 0 is for ever
+	repeat  *RepeatGuard  // filled; nil if the document says nothing
 
 	byTool sync.Map // the rules that fit a tool's name, as []*rule, by the name
 }
@@ -45,6 +46,7 @@ const neverTier = 4
 //	mode: auto             # auto, ask or read_only
 //	unattended: wait       # or deny: what would be asked is denied
 //	expires: 15m           # how long a person has to answer; for ever if it is left out
+//	repeat: {warn: 3, refuse: 5} # see [RepeatGuard]; 0 is never
 //	verifying_edits: false # true: the phase verifying admits tools that edit
 //	rules:
 //	  - {name: no-push, do: deny, tool: bash, argument: {matches: 'git +push'}}
@@ -76,6 +78,10 @@ func ParsePolicy(text []byte) (*Policy, error) {
 		Rules      []ruleText `json:"rules"`
 		Expires    span       `json:"expires"`
 		Unattended string     `json:"unattended"`
+		Repeat     *struct {
+			Warn   *int `json:"warn"`
+			Refuse *int `json:"refuse"`
+		} `json:"repeat"`
 	}
 	if err := readYAML(text, &doc); err != nil {
 		return nil, err
@@ -91,6 +97,13 @@ func ParsePolicy(text []byte) (*Policy, error) {
 		return nil, schema.Errorf(schema.InvalidConfig, "expires must be above 0")
 	}
 	p := &Policy{mode: doc.Mode, edits: doc.Edits, hash: journal.PolicyHash(text), text: bytes.Clone(text), deny: doc.Unattended == "deny", expires: time.Duration(doc.Expires)}
+	if is := doc.Repeat; is != nil {
+		g, err := RepeatGuard{orNever(is.Warn), orNever(is.Refuse)}.filled()
+		if err != nil {
+			return nil, err
+		}
+		p.repeat = &g
+	}
 	names := map[string]bool{}
 	for i, t := range doc.Rules {
 		r, err := t.compile()

@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -151,6 +153,9 @@ func (c *ModelCall) Answer(data jsontext.Value) (jsontext.Value, error) {
 		ExitCode   *int           `json:"exit_code"`
 		Content    jsontext.Value `json:"content"`
 		Structured jsontext.Value `json:"structured"`
+		Repeat     struct {
+			Count int `json:"count"`
+		} `json:"repeat"`
 	}
 	if err := schema.Unmarshal(schema.Previews(data), &v); err != nil {
 		return nil, schema.Errorf(schema.Internal, "a result cannot be read").Cause(err)
@@ -170,6 +175,20 @@ func (c *ModelCall) Answer(data jsontext.Value) (jsontext.Value, error) {
 	if len(content) > ModelText || content.Kind() != '[' {
 		content = nil
 	}
+	note := ""
+	if v.Repeat.Count > 0 {
+		note = "[steno: the same call, " + strconv.Itoa(v.Repeat.Count) + " times in a row, with the same result]"
+		if content != nil {
+			block, _ := json.Marshal([]mcpText{{"text", note}})
+			if given := bytes.TrimSuffix(content, []byte("]")); len(given) > 1 {
+				block = slices.Concat(given, []byte(","), block[1:])
+			}
+			content = block
+		}
+	}
+	if text, _ = schema.Truncate(text, ModelText-len(note)-1); note != "" {
+		text = strings.TrimPrefix(strings.TrimSuffix(text, "\n")+"\n"+note, "\n")
+	}
 	if len(structured) > ModelText || structured.Kind() != '{' {
 		structured = nil
 	}
@@ -182,11 +201,11 @@ func (c *ModelCall) Refuse(why error) (jsontext.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.answer(string(b), nil, nil, true)
+	text, _ := schema.Truncate(string(b), ModelText)
+	return c.answer(text, nil, nil, true)
 }
 
 func (c *ModelCall) answer(text string, content, structured jsontext.Value, failed bool) (jsontext.Value, error) {
-	text, _ = schema.Truncate(text, ModelText)
 	var v any
 	switch {
 	case c.format == FormatMCP:

@@ -131,7 +131,7 @@ func (s *session) retry(f *flight, c *replay.Call, over resolution) (Answer, err
 		if policy, err = s.policy(); err != nil {
 			return false
 		}
-		a, refusal = s.gate(f.call, policy)
+		a, refusal = s.gate(f.call, policy, true)
 		if a.decision.ask { // a person has been asked
 			refusal = nil
 		}

@@ -57,6 +57,8 @@ type session struct {
 	// writing while the phase, the task or the policy changes. Taken before all others.
 	phases sync.RWMutex
 
+	repeats repeats
+
 	answering sync.Mutex // held while a person's answer, or the end of a question, is recorded
 
 	liveMu sync.Mutex

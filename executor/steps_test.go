@@ -98,7 +98,7 @@ func BenchmarkSteps(b *testing.B) {
 		for b.Loop() {
 			policy, err := s.policy()
 			if err == nil {
-				_, err = s.gate(&req, policy)
+				_, err = s.gate(&req, policy, false)
 			}
 			if err != nil {
 				b.Fatal(err)
