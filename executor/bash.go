@@ -69,11 +69,11 @@ func runBash(ctx context.Context, call *Invocation) (Result, error) {
 	if args.TimeoutS != nil {
 		limit = min(time.Duration(max(*args.TimeoutS, 1))*time.Second, bashMax)
 	}
-	r, err := command{argv: argv, limit: limit}.run(ctx, call)
+	r, err := command{argv: argv, limit: limit, most: MaxOutput}.run(ctx, call)
 	if err != nil {
 		return Result{}, err
 	}
-	return r.result(MaxOutput), nil
+	return r.result(), nil
 }
 
 // program is what to run. A shell gets -c alone: no start-up files, for it is

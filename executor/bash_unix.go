@@ -5,7 +5,6 @@ package executor
 import (
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -39,7 +38,7 @@ func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation) (
 	// stdin /dev/null where there is nothing to read.
 	p := pipes{}
 	defer p.close()
-	res.out = &capture{}
+	res.out = &capture{most: c.most}
 	if cmd.Stdout, err = p.from(res.out); err != nil {
 		return ran{}, err
 	}
@@ -116,19 +115,24 @@ type pipes struct {
 	work      []func() error // what is to be copied
 }
 
+// A sink is where a stream goes: room is where its next bytes belong, and is
+// never empty; took says how many came.
+type sink interface {
+	room() []byte
+	took(n int)
+}
+
 // from gives the end of a pipe whose content goes to w.
-func (p *pipes) from(w io.Writer) (*os.File, error) {
+func (p *pipes) from(w sink) (*os.File, error) {
 	in, out, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	p.ours, p.its = append(p.ours, in), append(p.its, out)
 	p.work = append(p.work, func() error {
-		// Not io.Copy, which would hand w to the file: it knows no better way.
-		buf := make([]byte, 32<<10)
 		for {
-			n, err := in.Read(buf)
-			w.Write(buf[:n])
+			n, err := in.Read(w.room())
+			w.took(n)
 			if err != nil {
 				return err
 			}

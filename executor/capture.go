@@ -8,35 +8,42 @@ import (
 	"steno/schema"
 )
 
-// A capture keeps a stream in memory, whole up to MaxOutput, else its beginning
-// and its end. It grows with what there is, piece by piece, so that little is
-// copied and a command that says little takes little. It is for one goroutine.
+// A capture keeps a stream in memory, whole up to the limit that it is asked for,
+// else its beginning and its end. It grows with what there is, piece by piece, so
+// that a command that says little takes little. What is read goes straight into
+// the pieces. It is for one goroutine.
 type capture struct {
+	most   int      // bytes that text will be asked for, MaxOutput at the most
 	pieces [][]byte // each of pieceSize but the last; those between beginning and end are gone
 	kept   int      // bytes in pieces
-	total  int      // bytes written
+	total  int      // bytes taken
 }
 
 const (
-	pieceSize = 256 << 10
-	// headPieces are as much of the beginning as schema.Truncate shows.
-	headPieces = MaxOutput*2/5/pieceSize + 1
+	pieceSize  = 256 << 10
+	firstPiece = 4 << 10 // most commands say little
 )
 
-func (c *capture) Write(p []byte) (int, error) {
-	n := len(p)
-	for len(p) > 0 {
-		last := len(c.pieces) - 1
-		if last < 0 || len(c.pieces[last]) == pieceSize {
-			c.pieces = append(c.pieces, c.piece())
-			last = len(c.pieces) - 1
-		}
-		room := min(pieceSize-len(c.pieces[last]), len(p))
-		c.pieces[last] = append(c.pieces[last], p[:room]...)
-		p = p[room:]
-		c.total, c.kept = c.total+room, c.kept+room
+// headPieces is how many pieces hold as much of the beginning as is shown.
+func (c *capture) headPieces() int { return (c.most*2/5+spareText)/pieceSize + 1 }
+
+// room is where the next bytes go; took says how many they were.
+func (c *capture) room() []byte {
+	last := len(c.pieces) - 1
+	if last < 0 || len(c.pieces[last]) == pieceSize {
+		c.pieces = append(c.pieces, c.piece())
+		last = len(c.pieces) - 1
+	} else if p := c.pieces[last]; len(p) == cap(p) { // the first
+		c.pieces[last] = append(make([]byte, 0, min(4*cap(p), pieceSize)), p...)
 	}
-	return n, nil
+	p := c.pieces[last]
+	return p[len(p):cap(p)]
+}
+
+func (c *capture) took(n int) {
+	last := len(c.pieces) - 1
+	c.pieces[last] = c.pieces[last][:len(c.pieces[last])+n]
+	c.kept, c.total = c.kept+n, c.total+n
 }
 
 // piece gives the next piece: the oldest behind the beginning, once what is
@@ -44,12 +51,13 @@ func (c *capture) Write(p []byte) (int, error) {
 func (c *capture) piece() []byte {
 	switch {
 	case len(c.pieces) == 0:
-		return nil // it grows: most commands say little
-	case c.kept < MaxOutput+4*pieceSize:
+		return make([]byte, 0, firstPiece)
+	case c.kept < c.most+4*pieceSize:
 		return make([]byte, 0, pieceSize)
 	}
-	oldest := c.pieces[headPieces][:0]
-	c.pieces = append(c.pieces[:headPieces], c.pieces[headPieces+1:]...)
+	at := c.headPieces()
+	oldest := c.pieces[at][:0]
+	c.pieces = append(c.pieces[:at], c.pieces[at+1:]...)
 	c.kept -= pieceSize
 	return oldest
 }
@@ -70,7 +78,8 @@ func (c *capture) text(limit int) string {
 		}
 		tail = head
 	} else {
-		head, tail = c.join(0, headPieces), c.join(headPieces, len(c.pieces))
+		at := c.headPieces()
+		head, tail = c.join(0, at), c.join(at, len(c.pieces))
 	}
 	head = head[:min(len(head), limit*2/5+spareText)]
 	tail = tail[max(0, len(tail)-limit*3/5-spareText):]
@@ -144,16 +153,18 @@ type tail struct {
 	cut bool // something came before it
 }
 
-func (t *tail) Write(p []byte) (int, error) {
-	n := len(p)
-	if n > 2*maxTail {
-		p, t.end, t.cut = p[n-2*maxTail:], t.end[:0], true
+// room and took are as those of a capture.
+func (t *tail) room() []byte {
+	if t.end == nil {
+		t.end = make([]byte, 0, 4*maxTail)
 	}
-	if t.end = append(t.end, p...); len(t.end) > 2*maxTail {
+	if len(t.end) > 2*maxTail {
 		t.end, t.cut = append(t.end[:0], t.end[len(t.end)-maxTail:]...), true
 	}
-	return n, nil
+	return t.end[len(t.end):cap(t.end)]
 }
+
+func (t *tail) took(n int) { t.end = t.end[:len(t.end)+n] }
 
 // text is the end as valid text, from the first whole line on: half a line may
 // hold half a secret. Of one that is long its end stays.

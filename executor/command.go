@@ -22,6 +22,7 @@ type command struct {
 	env   []string      // besides what every command gets
 	apart bool          // standard error is kept apart from standard output
 	limit time.Duration // it is killed after that
+	most  int           // bytes of its output that are kept
 	bounds
 }
 
@@ -94,9 +95,9 @@ type commandResult struct {
 	Outlived bool   `json:"outlived,omitzero"` // something that it started goes on, out of reach, and holds its output
 }
 
-// result is what is told of a command that ended: of its output at most limit
-// bytes.
-func (r *ran) result(limit int) Result {
+// result is what is told of a command that ended.
+func (r *ran) result() Result {
+	limit := r.out.most
 	text := r.out.text(limit) // it is cut when it is recorded
 	dropped := 0
 	if len(text) > limit {

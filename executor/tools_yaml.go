@@ -212,8 +212,8 @@ func (c commandTool) tool(dir string) (Tool, error) {
 		tier = *c.Tier
 	}
 	p := program{
-		command: command{argv: argv, apart: c.Output != nil, limit: limit, bounds: bounds},
-		pass:    slices.Clone(c.Env), dryRun: c.DryRun, most: output,
+		command: command{argv: argv, apart: c.Output != nil, limit: limit, most: output, bounds: bounds},
+		pass:    slices.Clone(c.Env), dryRun: c.DryRun,
 	}
 	t := Tool{
 		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
@@ -267,7 +267,6 @@ type program struct {
 	command
 	pass   []string // names of variables
 	dryRun bool     // it knows dry runs
-	most   int      // bytes of output
 }
 
 func (p program) run(ctx context.Context, call *Invocation) (Result, error) {
@@ -302,7 +301,7 @@ func (p program) called(call *Invocation) command {
 // answer is what the tool answers once its command has ended. Without a dry run
 // data is still to be held against the schema.
 func (p program) answer(r *ran, dry bool) (Result, error) {
-	res := r.result(p.most)
+	res := r.result()
 	if !p.apart {
 		return res, nil
 	}
