@@ -105,16 +105,19 @@ func (x *Executor) post(o outgoing) {
 // proclaim sends what is outgoing, in the order in which it comes. The connection
 // has one lock, which hundreds of calls would wait for in turn.
 func (x *Executor) proclaim() {
-	const long, pause = 200 * time.Microsecond, 255
-	for alone := 0; ; alone-- {
+	const each, long, row, pause = 200 * time.Microsecond, time.Millisecond, 4, 32
+	vain, alone := 0, time.Time{}
+	for {
 		select {
 		case o := <-x.outgoing:
-			if alone <= 0 { // what others are about to send goes out with it, in one piece
-				began := time.Now()
+			if began := time.Now(); began.After(alone) { // what others are about to send goes out with it, in one piece
 				runtime.Gosched()
-				alone = 1
-				if took := time.Since(began); took > long && took > time.Duration(len(x.outgoing))*long {
-					alone = pause // somebody computes, and nobody was about to
+				now := time.Now()
+				lost := now.Sub(began) - time.Duration(len(x.outgoing))*each
+				if lost < long {
+					vain = 0
+				} else if vain++; vain >= row {
+					alone = now.Add(pause * lost) // somebody computes, and nobody was about to
 				}
 			}
 			x.emit(o)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 )
 
 // Sizes of the files of a commit log, in bytes. The first is small, since most
@@ -54,7 +55,8 @@ type Log struct {
 	// Of the committer.
 	current *logFile
 	buf     []byte
-	alone   int // so many commits do without gather
+	vain    int           // so many turns of gather in a row were too long
+	alone   time.Duration // by the committer's clock: until then commits do without
 
 	mu      sync.Mutex
 	change  sync.Cond // of what follows
@@ -133,8 +135,10 @@ func (l *Log) wakeUp() {
 func (l *Log) commits() {
 	defer l.done.Done()
 	var spare []entry
+	born := time.Now()
+	clock := func() time.Duration { return time.Since(born) }
 	for {
-		l.gather()
+		l.gather(clock)
 		l.mu.Lock()
 		entries, c := l.pending, l.batch
 		if len(entries) > 0 {
@@ -163,27 +167,29 @@ func (l *Log) commits() {
 
 // gather lets those run that are about to append, for as long as each turn brings
 // more of them: on a busy machine they would otherwise find the processors taken
-// by one small commit after the other. Where a turn takes long and brings nobody,
-// somebody computes, and the next commits do not wait for that.
-func (l *Log) gather() {
-	const maxTurns, long, pause = 8, int64(200e3), 255 // long in nanoseconds
-	if l.alone > 0 {
-		l.alone--
+// by one small commit after the other. Where one turn after the other takes long
+// and brings too few, somebody computes, and for many times as long commits do
+// without. A single one says nothing: another process may have had the processor.
+func (l *Log) gather(clock func() time.Duration) {
+	const maxTurns, each, long, row, pause = 8, time.Millisecond / 5, time.Millisecond, 4, 32
+	began := clock()
+	if began < l.alone {
 		return
 	}
 	n := 0
 	for range maxTurns {
-		began := monotonic()
 		runtime.Gosched()
-		took := monotonic() - began
 		l.mu.Lock()
 		more := len(l.pending) - n
 		l.mu.Unlock()
-		if n += more; took > long && took > int64(more)*long {
-			l.alone = pause
-			return
+		now := clock()
+		lost := now - began - time.Duration(more)*each
+		if lost < long {
+			l.vain = 0
+		} else if l.vain++; l.vain >= row {
+			l.alone = now + pause*lost
 		}
-		if more == 0 {
+		if n, began = n+more, now; more == 0 || lost >= long {
 			return
 		}
 	}
