@@ -3,18 +3,17 @@ package executor
 import (
 	"bytes"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/replay"
 	"steno/schema"
 )
 
-// ModelText is the most bytes of text that a model is given of one result; the
-// middle of a longer one is left out. The record has all of it.
-const ModelText = 16_000
+// ModelText is [replay.ModelText].
+const ModelText = replay.ModelText
 
 // A ModelCall is a call in the format in which a model's provider gives it.
 type ModelCall struct {
@@ -146,53 +145,30 @@ func readModelCall(format string, text jsontext.Value, turn string) (ModelCall, 
 // own id. What is no success is marked as an error, also where a command has
 // exited non-zero.
 func (c *ModelCall) Answer(data jsontext.Value) (jsontext.Value, error) {
+	text, note, failed, err := replay.ResultText(data)
+	if err != nil {
+		return nil, err
+	}
 	var v struct {
-		OK         bool           `json:"ok"`
-		Output     string         `json:"output"`
-		Error      jsontext.Value `json:"error"`
-		ExitCode   *int           `json:"exit_code"`
 		Content    jsontext.Value `json:"content"`
 		Structured jsontext.Value `json:"structured"`
-		Repeat     struct {
-			Count int `json:"count"`
-		} `json:"repeat"`
 	}
-	if err := schema.Unmarshal(schema.Previews(data), &v); err != nil {
-		return nil, schema.Errorf(schema.Internal, "a result cannot be read").Cause(err)
-	}
-	text := v.Output
-	switch {
-	case len(v.Error) > 0:
-		text = string(v.Error)
-	case text == "" && v.ExitCode == nil && len(v.Structured) > 0:
-		text = string(v.Structured)
-	}
-	if v.ExitCode != nil && *v.ExitCode != 0 {
-		text = strings.TrimSuffix(text, "\n") + "\nexit code " + strconv.Itoa(*v.ExitCode)
-		text = strings.TrimPrefix(text, "\n")
-	}
+	_ = schema.Unmarshal(schema.Previews(data), &v) // as above
 	content, structured := v.Content, v.Structured
 	if len(content) > ModelText || content.Kind() != '[' {
 		content = nil
 	}
-	note := ""
-	if v.Repeat.Count > 0 {
-		note = "[steno: the same call, " + strconv.Itoa(v.Repeat.Count) + " times in a row, with the same result]"
-		if content != nil {
-			block, _ := json.Marshal([]mcpText{{"text", note}})
-			if given := bytes.TrimSuffix(content, []byte("]")); len(given) > 1 {
-				block = slices.Concat(given, []byte(","), block[1:])
-			}
-			content = block
+	if note != "" && content != nil {
+		block, _ := json.Marshal([]mcpText{{"text", note}})
+		if given := bytes.TrimSuffix(content, []byte("]")); len(given) > 1 {
+			block = slices.Concat(given, []byte(","), block[1:])
 		}
-	}
-	if text, _ = schema.Truncate(text, ModelText-len(note)-1); note != "" {
-		text = strings.TrimPrefix(strings.TrimSuffix(text, "\n")+"\n"+note, "\n")
+		content = block
 	}
 	if len(structured) > ModelText || structured.Kind() != '{' {
 		structured = nil
 	}
-	return c.answer(text, content, structured, !v.OK)
+	return c.answer(text, content, structured, failed)
 }
 
 // Refuse is the answer to a call that was never asked for: why.

@@ -6,6 +6,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -13,10 +14,10 @@ import (
 // Anthropic's messages and of OpenAI's chat completions. Steno's own has all
 // there is.
 const (
-	FormatSteno     = "steno"
+	FormatSteno     = replay.FormatSteno
 	FormatMCP       = "mcp"
-	FormatAnthropic = "anthropic"
-	FormatOpenAI    = "openai"
+	FormatAnthropic = replay.FormatAnthropic
+	FormatOpenAI    = replay.FormatOpenAI
 )
 
 // A ToolInfo is a tool in steno's own form.

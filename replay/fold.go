@@ -62,6 +62,7 @@ func (s *State) Apply(e *schema.Event) {
 	case schema.TypeTurnFailed:
 		s.Failed = append(s.Failed, ref)
 	case schema.TypeHistoryCompaction:
+		s.compacts = append(s.compacts, ref)
 		s.Compact = &Ref{e.Seq, e.Type, e.Sum} // not &ref, which would be an allocation for every event
 	case schema.TypeHistoryRewind:
 		s.rewind(e.Seq, d.number(schema.KeyToSeq))
@@ -218,7 +219,8 @@ func Hidden(marks jsontext.Value) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// rewind takes what follows to out of the messages. Calls stay: whatever the
+// rewind takes what follows to out of the messages, and takes compactions back
+// that stand there. Calls stay: whatever the
 // history shows, a call with a result is never run again.
 func (s *State) rewind(seq, to uint64) {
 	s.Rewinds = append(s.Rewinds, Rewind{seq, to})
@@ -227,6 +229,13 @@ func (s *State) rewind(seq, to uint64) {
 		n--
 	}
 	s.Messages = s.Messages[:n]
+	for n = len(s.compacts); n > 0 && s.compacts[n-1].Seq > to; n-- {
+		s.Compact = nil
+	}
+	if s.compacts = s.compacts[:n]; s.Compact == nil && n > 0 {
+		last := s.compacts[n-1]
+		s.Compact = &last
+	}
 }
 
 func (s *State) addUsage(model string, tokens jsontext.Value) {

@@ -38,15 +38,16 @@ type State struct {
 	Grants    []Grant       `json:"grants,omitempty"` // in the order of their seq
 	Working   Patch         `json:"working"`          // the session's working state
 	Usage     []*ModelUsage `json:"usage"`            // in the order of first use
-	Compact   *Ref          `json:"compaction"`
+	Compact   *Ref          `json:"compaction"`       // the latest that no rewind took back
 	Rewinds   []Rewind      `json:"rewinds"`
 	Failed    []Ref         `json:"failed_turns"`
 	Dead      []Ref         `json:"dead_letters"`
 	Notes     int           `json:"notes"` // notes and types of the caller's own
 
-	usage map[string]*ModelUsage
-	names map[string]string // of tools, each once
-	text  []byte            // to put texts together
+	compacts []Ref // that count
+	usage    map[string]*ModelUsage
+	names    map[string]string // of tools, each once
+	text     []byte            // to put texts together
 	// Room for the next ones: a session may have many.
 	calls   []Call
 	results []CallResult

@@ -41,6 +41,15 @@ const (
 	KeyExpiresAt
 	KeyGrant
 	KeyRule
+	KeyText
+	KeyContent
+	KeyPartial
+	KeyTurn
+	KeyItem
+	KeyDialect
+	KeyArgs
+	KeyRange
+	KeySummary
 	keyBlobs
 )
 
@@ -49,12 +58,13 @@ const maxKeys = 112
 
 var keys = newNames("call_id", "name", "args_sha256", "dry_run", "decision", "gate", "by", "attempt", "executor", "ok", "error", "exit_code",
 	"duration_us", "synthetic", "supersedes", "how", "workspace", "labels", "parent", "task_kind", "phase", "to", "patch", "model", "tokens",
-	"to_seq", "outcome", "reason", "kind", "posture", "redacted", "approval_id", "expires_at", "grant", "rule", "blobs",
+	"to_seq", "outcome", "reason", "kind", "posture", "redacted", "approval_id", "expires_at", "grant", "rule",
+	"text", "content", "partial", "turn", "item", "dialect", "args", "range", "summary", "blobs",
 	// those that are only checked
-	"claim", "previous", "carried", "void", "skipped", "evidence", "trace", "text", "content", "partial", "turn", "item", "dialect",
-	"args", "context", "tier", "key", "delivery", "policy_hash", "tool_version",
-	"deadline", "possibly_running", "output", "summary", "structured", "artifacts", "truncated", "files_read", "files_changed", "terminate",
-	"from", "trigger", "cost", "terminal_status", "range", "strategy", "tail", "deliveries", "message", "actor", "origin", "replaced", "why", "repeat")
+	"claim", "previous", "carried", "void", "skipped", "evidence", "trace",
+	"context", "tier", "key", "delivery", "policy_hash", "tool_version",
+	"deadline", "possibly_running", "output", "structured", "artifacts", "truncated", "files_read", "files_changed", "terminate",
+	"from", "trigger", "cost", "terminal_status", "strategy", "tail", "deliveries", "message", "actor", "origin", "replaced", "why", "repeat")
 
 // names finds the number of a name, from 1, with one comparison: their places
 // in the table are all different.

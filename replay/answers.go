@@ -1,0 +1,213 @@
+package replay
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/schema"
+)
+
+// ModelText is the most bytes of text that a model is given of one result; the
+// middle of a longer one is left out. The record has all of it.
+const ModelText = 16_000
+
+// ResultText is what a model is shown of the data of a tool_result, and whether
+// that is no success, as where a command has exited non-zero. Of blobs it has
+// their previews. note is what the text ends with where the same call has had the
+// same result again and again.
+func ResultText(result []byte) (text, note string, failed bool, err error) {
+	var v struct {
+		OK         bool           `json:"ok"`
+		Output     jsontext.Value `json:"output"`
+		Error      jsontext.Value `json:"error"`
+		ExitCode   *int           `json:"exit_code"`
+		Structured jsontext.Value `json:"structured"`
+		Repeat     struct {
+			Count int `json:"count"`
+		} `json:"repeat"`
+	}
+	if err := schema.Unmarshal(schema.Previews(result), &v); err != nil {
+		return "", "", true, schema.Errorf(schema.Internal, "a result cannot be read").Cause(err)
+	}
+	text = string(plain(v.Output))
+	switch {
+	case len(v.Error) > 0:
+		text = string(v.Error)
+	case text == "" && v.ExitCode == nil && len(v.Structured) > 0:
+		text = string(v.Structured)
+	}
+	if v.ExitCode != nil && *v.ExitCode != 0 {
+		text = strings.TrimSuffix(text, "\n") + "\nexit code " + strconv.Itoa(*v.ExitCode)
+		text = strings.TrimPrefix(text, "\n")
+	}
+	if v.Repeat.Count == 0 {
+		text, _ = schema.Truncate(text, ModelText)
+		return text, "", !v.OK, nil
+	}
+	note = "[steno: the same call, " + strconv.Itoa(v.Repeat.Count) + " times in a row, with the same result]"
+	text, _ = schema.Truncate(text, ModelText-len(note)-1)
+	text = strings.TrimPrefix(strings.TrimSuffix(text, "\n")+"\n"+note, "\n")
+	return text, note, !v.OK, nil
+}
+
+// resultMessage is the message of a tool_result.
+func resultMessage(e *schema.Event, d data) *Message {
+	text, _, failed, err := ResultText(e.Data)
+	if err != nil { // a line that no writer of ours made
+		text, failed = string(schema.Envelope(err)), true
+	}
+	return &Message{Role: "result", Seq: e.Seq, Content: quoted(text), Failed: failed, Kind: d.kind(), Synthetic: d.is(schema.KeySynthetic),
+		Supersedes: d.number(schema.KeySupersedes), Redacted: valid(d.Get(schema.KeyRedacted))}
+}
+
+// unanswered stands for the result of a call that has none.
+func (p *projection) unanswered(n *uint32) *Message {
+	switch {
+	case n == nil:
+		return noResult(schema.OrphanToolCall, "no result recorded")
+	case p.calls[*n].started || int(*n) < p.lost:
+		return noResult(schema.OutcomeUnknown, "no result recorded: the call has started, or may have, and what became of it is not known")
+	}
+	return noResult(schema.OrphanToolCall, "no result recorded: the call has not started")
+}
+
+// never stands for the result of a call that a model has made and nobody has
+// asked steno for.
+func (p *projection) never() *Message {
+	return noResult(schema.OrphanToolCall, "no result recorded: nor is the call, which did not run")
+}
+
+func noResult(kind schema.Kind, why string) *Message {
+	b, _ := json.Marshal(schema.Body(schema.Errorf(kind, "%s", why).With("synthetic", true)), json.Deterministic(true)) // it has only text
+	return &Message{Role: "result", Content: quoted(string(b)), Failed: true, Kind: kind, Synthetic: true}
+}
+
+// quoted is a text as JSON.
+func quoted(text string) jsontext.Value {
+	b, _ := jsontext.AppendQuote(nil, text) // an error only says that text was replaced
+	return b
+}
+
+// A block is what a provider gave as part of a message, as far as it is a call
+// or the answer to one.
+type block struct {
+	raw jsontext.Value
+
+	Type       string         `json:"type"`
+	ID         string         `json:"id"`
+	CallID     string         `json:"call_id"`
+	ToolUseID  string         `json:"tool_use_id"`
+	ToolCallID string         `json:"tool_call_id"`
+	Name       string         `json:"name"`
+	Text       string         `json:"text"`
+	Content    jsontext.Value `json:"content"`
+	Output     jsontext.Value `json:"output"`
+	IsError    bool           `json:"is_error"`
+	Input      jsontext.Value `json:"input"`
+	Arguments  string         `json:"arguments"`
+	Function   struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+// blocks reads the content of a message. What has no form that is known is
+// carried as it is.
+func blocks(content jsontext.Value) []block {
+	var list []jsontext.Value
+	switch {
+	case len(content) == 0:
+	case content[0] == '"':
+		return []block{{raw: content, Type: "text", Text: string(plain(content))}}
+	case content[0] != '[' || schema.Unmarshal(content, &list) != nil:
+		list = []jsontext.Value{content}
+	}
+	out := make([]block, len(list))
+	for i, raw := range list {
+		if raw[0] != '{' || schema.Unmarshal(raw, &out[i]) != nil {
+			out[i] = block{}
+		}
+		out[i].raw = raw
+	}
+	return out
+}
+
+// call is the id of the call that the block is, "" if it is none.
+func (b *block) call() string {
+	switch b.Type {
+	case "tool_use", "function":
+		return b.ID
+	case "function_call":
+		return b.CallID
+	}
+	return ""
+}
+
+// answers is the id of the call that the block answers, "" if it is no answer.
+func (b *block) answers() string {
+	switch {
+	case b.Type == "tool_result":
+		return b.ToolUseID
+	case b.Type == "function_call_output":
+		return b.CallID
+	}
+	return b.ToolCallID
+}
+
+// answer is the answer that the block is.
+func (b *block) answer(seq uint64) *Message {
+	content := b.Content
+	if len(content) == 0 {
+		content = b.Output
+	}
+	if len(content) == 0 {
+		content = quoted("")
+	}
+	return &Message{Role: "result", Seq: seq, Content: bytes.Clone(content), Failed: b.IsError}
+}
+
+func (b *block) name() string {
+	if b.Type == "function" {
+		return b.Function.Name
+	}
+	return b.Name
+}
+
+func (b *block) args() jsontext.Value {
+	text := b.Arguments
+	switch b.Type {
+	case "tool_use":
+		return b.Input
+	case "function":
+		text = b.Function.Arguments
+	}
+	out, _, err := schema.Compact(nil, []byte(text), 1)
+	if err != nil || len(out) == 0 || out[0] != '{' {
+		return jsontext.Value("{}") // a model's mistake, which its answer speaks of
+	}
+	return out
+}
+
+// renamed is a call as its provider gave it, with another id.
+func (b *block) renamed(id string) jsontext.Value {
+	if b.call() == id {
+		return b.raw
+	}
+	var f schema.Fields
+	var o schema.Object
+	if text, _, err := schema.Compact(nil, b.raw, 1); err == nil {
+		f.Read(text)
+	}
+	for i := range f.Len() {
+		key, v := f.At(i)
+		if k := string(key); k == "id" && b.Type != "function_call" || k == "call_id" && b.Type == "function_call" {
+			v = quoted(id)
+		}
+		o.Raw(string(key), v)
+	}
+	return o.Bytes()
+}
