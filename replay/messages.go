@@ -68,13 +68,14 @@ type Message struct {
 // that was answered later, or is open, stands whole behind the summary.
 //
 // A call has the id that its provider gave it, which is the call id without the
-// turn that stands before it, if no call before it has that id and it has up to
-// 64 letters, digits, '-' and '_'; otherwise its call id, or call_<seq>.
+// turn that stands before it, if no other call has that id, or an earlier one got it,
+// and it has up to 64 letters, digits, '-' and '_'; otherwise its call id, or
+// call_<seq>.
 //
 // Of what it reads it keeps some 100 bytes for each call, 512 events, and up to
 // ModelText bytes of each result that came later than that after its call.
 //
-// InvalidArgs: there is no such format, or AsOf is behind the end.
+// InvalidArgs: there is no such format. NotFound: AsOf is behind the end.
 func Messages(events iter.Seq2[*schema.Event, error], opt Projection) iter.Seq2[jsontext.Value, error] {
 	return func(yield func(jsontext.Value, error) bool) {
 		var out form
@@ -90,7 +91,7 @@ func Messages(events iter.Seq2[*schema.Event, error], opt Projection) iter.Seq2[
 			return
 		}
 		p := &projection{opt: opt, events: events, rules: NewChecker(), declared: map[callKey]uint64{}, unlinked: map[declaration]bool{},
-			given: map[declaration]given{}, answers: map[declaration]uint64{}, linked: map[declaration]uint32{}, far: map[uint32]*Message{}, used: map[callKey]struct{}{}}
+			given: map[declaration]given{}, answers: map[declaration]uint64{}, linked: map[declaration]linked{}, far: map[uint32]*Message{}, used: map[callKey]struct{}{}}
 		err := p.index()
 		if err == nil {
 			err = p.show(out, func(v jsontext.Value) bool { return yield(v, nil) })
@@ -129,12 +130,13 @@ type projection struct {
 	unlinked map[declaration]bool   // declared, and the call never came
 	given    map[declaration]given  // declared, and answered in a user's message
 	answers  map[declaration]uint64 // the other way round: of a user's message
-	linked   map[declaration]uint32 // calls that came late
+	linked   map[declaration]linked // calls that came late
 	far      map[uint32]*Message    // results that came late
 	gone     []span                 // what rewinds took back, in order and apart
 	compacts []compaction           // those that count, the newest last
 	summary  []byte                 // the data of the newest one
 	lost     int                    // calls before the last hole
+	last     uint64                 // seq of the last event: later ones have come meanwhile
 
 	// Of the second.
 	queue   []*group
@@ -150,6 +152,11 @@ type given struct {
 	answer *Message
 }
 
+type linked struct {
+	n  uint32
+	id string
+}
+
 // A span is what lies between two seqs, neither of them included.
 type span struct{ from, to uint64 }
 
@@ -162,7 +169,7 @@ func (p *projection) read(each func(e *schema.Event, d data) error) error {
 		if err != nil {
 			return err
 		}
-		if p.opt.AsOf > 0 && e.Seq > p.opt.AsOf {
+		if p.opt.AsOf > 0 && e.Seq > p.opt.AsOf || p.last > 0 && e.Seq > p.last {
 			return nil
 		}
 		last = e.Seq
@@ -171,7 +178,8 @@ func (p *projection) read(each func(e *schema.Event, d data) error) error {
 		}
 	}
 	if p.opt.AsOf > last {
-		return schema.Errorf(schema.InvalidArgs, "the log ends at %d; there is no event %d", last, p.opt.AsOf).With("seq", last)
+		return schema.Errorf(schema.NotFound, "there is no event %d: the log ends with %d", p.opt.AsOf, last).With("seq", p.opt.AsOf).
+			With("next", "give a number up to that of the last event")
 	}
 	return nil
 }
@@ -218,6 +226,7 @@ func (p *projection) index() error {
 		}
 		return nil
 	})
+	p.last = last
 	for key, seq := range p.declared {
 		p.unlinked[declaration{key, seq}] = true
 	}
@@ -244,7 +253,7 @@ func (p *projection) indexCall(e *schema.Event, d data) {
 		c.home = home
 		delete(p.declared, key)
 		if e.Seq-home > nearby {
-			p.linked[declaration{key, home}] = n
+			p.linked[declaration{key, home}] = linked{n, d.text(schema.KeyCallID)}
 		}
 	}
 	p.calls = append(p.calls, c)
@@ -383,16 +392,18 @@ func providerID(d data) string {
 func (p *projection) shown(m *Message) {
 	spare := "call_" + strconv.FormatUint(m.Seq, 10)
 	for _, id := range []string{m.provider, m.CallID, spare} {
-		if p.take(id) {
+		if p.take(m, id) {
 			m.id = id
 			return
 		}
 	}
-	for m.id = spare + "_"; !p.take(m.id); m.id += "_" {
+	for m.id = spare + "_"; !p.take(m, m.id); m.id += "_" {
 	}
 }
 
-func (p *projection) take(id string) bool {
+// take reports whether a call may have this id. The ids of recorded calls are
+// theirs, so most need not be kept.
+func (p *projection) take(m *Message, id string) bool {
 	if len(id) == 0 || len(id) > 64 {
 		return false
 	}
@@ -400,6 +411,9 @@ func (p *projection) take(id string) bool {
 		if c != '-' && c != '_' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
 			return false
 		}
+	}
+	if call := p.rules.find([]byte(id)); call.known {
+		return p.calls[call.n].seq == m.Seq && id == m.CallID
 	}
 	key := keyOf([]byte(id))
 	_, taken := p.used[key]

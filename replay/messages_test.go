@@ -337,7 +337,7 @@ func TestS10AsOfAnySeq(t *testing.T) {
 			t.Errorf("as of %d the messages are\n%s\nand of that beginning\n%s", k+1, a, b)
 		}
 	}
-	for opt, kind := range map[uint64]schema.Kind{uint64(len(events) + 1): schema.InvalidArgs, 1 << 60: schema.InvalidArgs} {
+	for opt, kind := range map[uint64]schema.Kind{uint64(len(events) + 1): schema.NotFound, 1 << 60: schema.NotFound} {
 		for _, err := range replay.Messages(all(events), replay.Projection{AsOf: opt}) {
 			if schema.KindOf(err) != kind {
 				t.Errorf("as of %d: %v", opt, err)

@@ -197,7 +197,7 @@ func (p *projection) declaredIn(g *group, m *Message) {
 		}
 		seen[key] = true
 		call := &Message{Role: "call", Seq: m.Seq, CallID: id, Name: b.name(), Args: b.args(), provider: id, declared: true}
-		n, late := p.linked[decl]
+		to, late := p.linked[decl]
 		by, own := p.given[decl]
 		switch {
 		case own && !p.in(by.seq):
@@ -210,7 +210,8 @@ func (p *projection) declaredIn(g *group, m *Message) {
 		case p.unlinked[decl]:
 			p.put(g, call, p.never())
 		case late:
-			p.put(g, call, p.answer(n))
+			call.Seq, call.CallID = p.calls[to.n].seq, to.id
+			p.put(g, call, p.answer(to.n))
 		default:
 			g.at[key] = len(g.answers)
 			p.put(g, call, nil)

@@ -339,6 +339,11 @@ func TestASoundLogNeedsLittleMemory(t *testing.T) {
 			if out := small(t, l.dir, "head", "s1"); !strings.Contains(out, l.last.Head().String()) {
 				t.Errorf("head says %s", out)
 			}
+			if strings.HasSuffix(c.name, "calls") { // a call, an answer and so on
+				if out := small(t, l.dir, "export", "s1", "--format", "openai", "-o", "jsonl"); strings.Count(out, "\n") != 400_000 {
+					t.Errorf("export gives %d messages", strings.Count(out, "\n"))
+				}
+			}
 		})
 	}
 }
