@@ -20,7 +20,8 @@ type ApprovalInfo struct {
 	Tier       uint64         `json:"tier"`
 	Args       jsontext.Value `json:"args"` // as they are recorded
 	ArgsSHA256 string         `json:"args_sha256"`
-	Reason     string         `json:"reason"` // why it is asked
+	Actor      Actor          `json:"actor,omitzero"` // whose call it is, as the application says
+	Reason     string         `json:"reason"`         // why it is asked
 	Asked      time.Time      `json:"asked"`
 	Expires    string         `json:"expires_at,omitzero"`
 }
@@ -68,13 +69,14 @@ func Approvals(ctx context.Context, store journal.Store, session string) ([]Appr
 		var data struct {
 			Args   jsontext.Value `json:"args"`
 			Tier   uint64         `json:"tier"`
+			Actor  Actor          `json:"actor"`
 			Reason string         `json:"reason"`
 		}
 		if err := schema.Unmarshal(e.Data, &data); err != nil {
 			return err
 		}
 		if e.Type == schema.TypeToolCall {
-			a.Args, a.Tier = data.Args, data.Tier
+			a.Args, a.Tier, a.Actor = data.Args, data.Tier, data.Actor
 		} else {
 			a.Reason, a.Asked = data.Reason, e.Time
 		}
@@ -150,14 +152,14 @@ func (x *Executor) runApprovals(ctx context.Context, _ string, payload []byte, _
 const (
 	approvalInfo = `{"type":"object","required":["session","call_id","approval_id","tool","args","args_sha256","reason"],"properties":{"session":{"type":"string"},` +
 		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"tool":{"type":"string"},"tier":{"type":"integer"},"args":{},"args_sha256":{"type":"string"},` +
-		`"reason":{"type":"string"},"asked":{"type":"string"},"expires_at":{"type":"string"}}}`
+		actorSchema + `,"reason":{"type":"string"},"asked":{"type":"string"},"expires_at":{"type":"string"}}}`
 	approvalsSchema = `{"type":"object","properties":{"session":` + sessionID + `,"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":100}}}`
 
 	approvalsAnswerSchema = `{"type":"object","required":["ok","approvals","more"],"properties":{"ok":{"const":true},"more":{"type":"boolean"},` +
 		`"after":{"type":"string"},"approvals":{"type":"array","items":` + approvalInfo + `}}}`
 	approveSchema = `{"type":"object","required":["session","call_id","approval_id","decision"],"properties":{"session":` + sessionID + `,` +
 		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"decision":{"enum":["allow","deny"]},"reason":{"type":"string","maxLength":1024},` +
-		`"args_sha256":{"type":"string"},"actor":{"type":"string","maxLength":1024},` +
+		`"args_sha256":{"type":"string"},` + actorSchema + `,` +
 		`"grant":{"type":"object","properties":{"until":{"type":"string","format":"date-time"}}}}}`
 	approveAnswerSchema = `{"type":"object","required":["ok","session","call_id","approval_id","decision","first","seq","head"],"properties":{"ok":{"const":true},` +
 		`"session":{"type":"string"},"call_id":{"type":"string"},"approval_id":{"type":"string"},"decision":{"type":"string"},"first":{"type":"boolean"},` +

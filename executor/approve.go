@@ -35,7 +35,7 @@ type AnswerRequest struct {
 	// ArgsSHA256 is of the arguments that the person has seen. Others are
 	// call_conflict.
 	ArgsSHA256 string `json:"args_sha256,omitzero"`
-	Actor      string `json:"actor,omitzero"` // who it is, as the application says
+	Actor      Actor  `json:"actor,omitzero"` // who it is, as the application says
 	// Grant, with allow, also lets like calls of the session run unasked.
 	Grant *GrantRequest `json:"grant,omitzero"`
 }
@@ -314,10 +314,14 @@ func (x *Executor) runAnswer(ctx context.Context, session string, payload []byte
 		return bad("decision must be allow or deny")
 	case req.Grant != nil && req.Decision == "deny":
 		return bad("a denial grants nothing")
-	case len(req.Reason) > maxReason || len(req.Actor) > maxReason || replaced > 0:
-		return bad("reason and actor are valid Unicode of at most 1024 bytes")
+	case len(req.Reason) > maxReason || replaced > 0:
+		return bad("reason is valid Unicode of at most 1024 bytes")
 	}
-	x.plain(&req.Reason, &req.Actor)
+	if err := req.Actor.check(); err != nil {
+		return reply{}, schema.AsError(err).With("session", session)
+	}
+	x.plain(&req.Reason, &req.Actor.ID)
+	req.Actor.via(viaOf(ctx))
 	s, done, err := x.writing(ctx, session, here)
 	if err != nil {
 		return reply{}, err

@@ -52,7 +52,7 @@ func (n *node) question(session, id string) (found executor.ApprovalInfo) {
 
 func (n *node) answer(q executor.ApprovalInfo, decision string) (executor.AnswerAnswer, error) {
 	return n.client.Answer(within(n.t), executor.AnswerRequest{Session: q.Session, CallID: q.CallID, ApprovalID: q.ApprovalID,
-		Decision: decision, Reason: "a test", ArgsSHA256: q.ArgsSHA256, Actor: "ann@example.org"})
+		Decision: decision, Reason: "a test", ArgsSHA256: q.ArgsSHA256, Actor: executor.Actor{ID: "ann@example.org"}})
 }
 
 func (n *node) mustAnswer(q executor.ApprovalInfo, decision string) executor.AnswerAnswer {
@@ -109,7 +109,7 @@ func TestACallWaitsForAPerson(t *testing.T) {
 		}
 	}
 	if want := `{"call_id":"c1","decision":"allow","gate":"approval","by":"human","args_sha256":"` + q.ArgsSHA256 + `","policy_hash":"` + policy(t, asking).Hash() +
-		`","approval_id":"` + q.ApprovalID + `","reason":"a test","actor":{"id":"ann@example.org"}}`; string(d) != want {
+		`","approval_id":"` + q.ApprovalID + `","reason":"a test","actor":{"id":"ann@example.org","via":"request"}}`; string(d) != want {
 		t.Errorf("recorded is\n%s, want\n%s", d, want)
 	}
 	if steps := stepsOf(p.steps("s1", 0), "c1"); !slices.Equal(steps, []string{"tool_call", "approval_requested", "permission_decision", "tool_started 1", "tool_result 1"}) {

@@ -49,7 +49,7 @@ func (s *session) invocation(req *Request, a replay.Attempt) *Invocation {
 		key = req.CallID
 	}
 	inv := &Invocation{of: s, Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
-		Args: req.Args, Context: req.Context, DryRun: req.DryRun, log: s.x.log, state: s.working}
+		Args: req.Args, Context: req.Context, Actor: req.Actor, DryRun: req.DryRun, log: s.x.log, state: s.working}
 	inv.Workspace, inv.noFolder = s.space()
 	return inv
 }

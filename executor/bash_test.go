@@ -180,7 +180,7 @@ func TestBashDoesNotHandOnTheEnvironment(t *testing.T) {
 	allowed := []string{
 		"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "PWD",
 		"GOCACHE", "GOPATH", "GOMODCACHE", "GOFLAGS", "GOTOOLCHAIN", "GOPROXY", "GOSUMDB",
-		"STENO_SESSION", "STENO_CALL_ID", "STENO_KEY", "STENO_ATTEMPT", "STENO_EPOCH", "STENO_SEQ",
+		"STENO_SESSION", "STENO_CALL_ID", "STENO_KEY", "STENO_ATTEMPT", "STENO_EPOCH", "STENO_SEQ", "STENO_ACTOR", "STENO_ACTOR_VIA",
 	}
 	got := lines(res.Output)
 	for _, v := range got {
@@ -190,7 +190,7 @@ func TestBashDoesNotHandOnTheEnvironment(t *testing.T) {
 	}
 	for _, want := range []string{
 		"TZ=Europe/Berlin", "STENO_SESSION=01J00000000000000000000000", "STENO_CALL_ID=call-1",
-		"STENO_KEY=key-1", "STENO_ATTEMPT=2", "STENO_EPOCH=3", "STENO_SEQ=44",
+		"STENO_KEY=key-1", "STENO_ATTEMPT=2", "STENO_EPOCH=3", "STENO_SEQ=44", "STENO_ACTOR=ada", "STENO_ACTOR_VIA=queue",
 	} {
 		if !slices.Contains(got, want) {
 			t.Errorf("%s is not in the environment:\n%s", want, res.Output)

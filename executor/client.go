@@ -213,7 +213,7 @@ func (c *Client) Enqueue(ctx context.Context, session string, req Request) error
 // request is plain: arguments that are a compact object, and no other JSON.
 func (r *Request) encode() ([]byte, error) {
 	f := spare.Get().(*schema.Fields)
-	plain := f.Read(r.Args) && r.Context == nil && r.Turn == nil && utf8.ValidString(r.CallID+r.Name+r.Key)
+	plain := f.Read(r.Args) && r.Context == nil && r.Turn == nil && utf8.ValidString(r.CallID+r.Name+r.Key+r.Actor.ID+r.Actor.Via)
 	f.Read(nil)
 	spare.Put(f)
 	if !plain {
@@ -226,6 +226,13 @@ func (r *Request) encode() ([]byte, error) {
 	}
 	if r.DryRun {
 		o.Bool("dry_run", true)
+	}
+	if r.Actor != (Actor{}) {
+		var who schema.Object
+		if who.Text("id", r.Actor.ID); r.Actor.Via != "" {
+			who.Text("via", r.Actor.Via)
+		}
+		o.Raw("actor", who.Bytes())
 	}
 	return o.Bytes(), nil
 }

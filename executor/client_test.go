@@ -216,7 +216,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		{"approval-list", "steno.v1.approval.list", `{"limit":10}`, 0},
 		{"approval-list", "steno.v1.approval.list", `{"session":"nobody"}`, 404},
 		{"approval-answer", "steno.v1.approval.answer", `{"session":"s1","call_id":"c1","approval_id":"a1","decision":"allow"}`, 404}, // it never waited
-		{"approval-answer", "steno.v1.approval.answer", `{"session":"s1","call_id":"c1","approval_id":"a1","decision":"allow","actor":"\ud800"}`, 400},
+		{"approval-answer", "steno.v1.approval.answer", `{"session":"s1","call_id":"c1","approval_id":"a1","decision":"allow","actor":{"id":"\ud800"}}`, 400},
 		{"session-end", "steno.v1.session.end", `{"session":"s1","outcome":"completed"}`, 0},
 		{"session-get", "steno.v1.session.get", `{"session":"nobody"}`, 404},
 		{"lease-get", "steno.v1.lease.get", `{"session":"s1"}`, 0},

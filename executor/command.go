@@ -160,6 +160,9 @@ func commandEnv(getenv func(string) string, call *Invocation, dir string) []stri
 		"STENO_EPOCH=" + strconv.FormatUint(call.Epoch, 10),
 		"STENO_SEQ=" + strconv.FormatUint(call.Seq, 10),
 	}
+	if call.Actor.ID != "" {
+		env = append(env, "STENO_ACTOR="+call.Actor.ID, "STENO_ACTOR_VIA="+call.Actor.Via)
+	}
 	for _, name := range passedOn {
 		v := getenv(name)
 		if v == "" || name == "GOPROXY" && strings.Contains(v, "@") {

@@ -21,6 +21,7 @@ import (
 // ToolResultRecordFailed where nothing can be promised about the outcome.
 func (x *Executor) Do(ctx context.Context, session string, req Request) (a Answer, err error) {
 	if req.sum == "" {
+		req.Actor.via(viaGo)
 		err := req.compact()
 		if err == nil {
 			err = req.hide(x.redact)

@@ -132,9 +132,13 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 			}
 			// What is no number is a request that nobody has passed on yet.
 			hops, _ := strconv.Atoi(nats.Header(r.Headers()).Get(headerHops))
+			ctx := x.ctx
+			if direct && nats.Header(r.Headers()).Get(headerVia) == viaQueue {
+				ctx = through(ctx, viaQueue)
+			}
 			var out reply
 			try := func() (err error) {
-				out, err = x.route(x.ctx, v, session, r.Data(), max(0, hops), direct)
+				out, err = x.route(ctx, v, session, r.Data(), max(0, hops), direct)
 				return err
 			}
 			if direct { // whoever has passed it on waits for a person, if need be
@@ -242,7 +246,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 			}
 			var reached bool
 			var passed error
-			if out, reached, passed = x.pass(x.stopping, v.name, holder, session, payload, hops); reached {
+			if out, reached, passed = x.pass(x.stopping, viaOf(ctx), v.name, holder, session, payload, hops); reached {
 				err = passed
 			}
 			if reached && !errors.Is(err, schema.SessionWriterLost) {
@@ -272,14 +276,14 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 
 // pass sends a request to the holder of a session and waits for its answer,
 // for as long as the holder is there. reached is false if it is not.
-func (x *Executor) pass(ctx context.Context, verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
+func (x *Executor) pass(ctx context.Context, via, verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
 	in, err := x.answers.newInbox(maxAnswers)
 	if err != nil {
 		return reply{}, true, err
 	}
 	defer in.close()
 	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + verb + "." + session, Reply: in.subject, Data: payload,
-		Header: nats.Header{headerHops: {strconv.Itoa(hops + 1)}}}
+		Header: nats.Header{headerHops: {strconv.Itoa(hops + 1)}, headerVia: {via}}}
 	for {
 		if err := x.cfg.Conn.PublishMsg(msg); err != nil {
 			return reply{}, true, unavailable("the request cannot be passed on", err)
@@ -310,8 +314,9 @@ func (x *Executor) pass(ctx context.Context, verb, holder, session string, paylo
 }
 
 // request is the door for calls, behind which what is secret in them is known.
-func (x *Executor) request(payload []byte) (Request, error) {
+func (x *Executor) request(ctx context.Context, payload []byte) (Request, error) {
 	r, err := parseRequest(payload)
+	r.Actor.via(viaOf(ctx))
 	if err == nil {
 		err = r.hide(x.redact)
 	}
@@ -323,7 +328,7 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 	if err := schema.CheckSession(session); err != nil {
 		return reply{}, err
 	}
-	req, err := x.request(payload)
+	req, err := x.request(ctx, payload)
 	if err != nil {
 		return reply{}, err
 	}
@@ -345,7 +350,7 @@ func (x *Executor) runRecalled(ctx context.Context, session string, payload []by
 	if err := schema.CheckSession(session); err != nil {
 		return reply{}, err
 	}
-	req, err := x.request(payload)
+	req, err := x.request(ctx, payload)
 	if err != nil {
 		return reply{}, err
 	}

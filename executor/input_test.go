@@ -193,6 +193,7 @@ func FuzzParseRequest(f *testing.F) {
 		`{"call_id":"c1","name":"n","args":{"a":1,"a":2}}`,
 		`{"call_id":"c1","name":"n","args":` + nested(249) + `}`,
 		`{"call_id":"~","name":"n","args":{"n":1e400},"unknown":{}}`,
+		`{"call_id":"a","name":"n","actor":{"id":"ada","via":"go"}}`, `{"call_id":"a","name":"n","actor":{"id":"\u0061da","who":1}}`, `{"call_id":"a","name":"n","actor":{}}`,
 		`{"call_id":"c\u0031","name":"\"","args":null,"key":"","dry_run":false,"context":1,"turn":{"n":[{}]}}`,
 		`{"call_id":null}`, `{"dry_run":null}`, `{"key":1}`, `{"nam\u0065":"n"}`, `{}`, `null`, `[]`, ``, `{`,
 	} {
@@ -239,12 +240,13 @@ func FuzzEncodeRequest(f *testing.F) {
 	for _, r := range []executor.Request{
 		{CallID: "c1", Name: "echo", Args: []byte(`{"a":[1,"\u00e9\ud800"]}`), Key: "k", DryRun: true},
 		{CallID: "\"<\x00\u2028", Name: "\xff\xed\xa0\x80", Args: []byte(`{}`)}, {},
+		{CallID: "c", Args: []byte(`{}`), Actor: executor.Actor{ID: "ad\xffa", Via: "go"}}, {Args: []byte(`{}`), Actor: executor.Actor{ID: "ada"}},
 		{Args: []byte(`{ "a" : 1 }`)}, {Args: []byte(`{},"dry_run":true`)}, {Args: []byte("{\"a\":\"\xff\"}")}, {Args: []byte(`[]`), Context: []byte(`1`)},
 	} {
-		f.Add(r.CallID, r.Name, r.Key, []byte(r.Args), []byte(r.Context), r.DryRun)
+		f.Add(r.CallID, r.Name, r.Key, []byte(r.Args), []byte(r.Context), r.DryRun, r.Actor.ID, r.Actor.Via)
 	}
-	f.Fuzz(func(t *testing.T, id, name, key string, args, context []byte, dry bool) {
-		r := executor.Request{CallID: id, Name: name, Key: key, Args: args, Context: context, DryRun: dry}
+	f.Fuzz(func(t *testing.T, id, name, key string, args, context []byte, dry bool, actor, via string) {
+		r := executor.Request{CallID: id, Name: name, Key: key, Args: args, Context: context, DryRun: dry, Actor: executor.Actor{ID: actor, Via: via}}
 		quick, general, err, generalErr := executor.EncodeRequest(r)
 		if string(quick) != string(general) || (err == nil) != (generalErr == nil) {
 			t.Errorf("%+v is sent as %s, %v, not %s, %v", r, quick, err, general, generalErr)

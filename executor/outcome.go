@@ -258,7 +258,7 @@ func (s *session) finishCancelled(f *flight, c *replay.Call, by *cancellation) (
 		last = lastAttempt(c)
 	}
 	if last == 0 {
-		v.decided = &decision{gate: "cancel", by: "human", rule: "cancelled", reason: by.reason, actor: by.by}
+		v.decided = &decision{gate: "cancel", by: "human", rule: "cancelled", reason: by.reason, actor: Actor{by.by, viaRequest}}
 	} else {
 		v.err = schema.Errorf(schema.Cancelled, "cancelled; whether the tool took effect is not known").With("session", s.id)
 	}

@@ -151,7 +151,7 @@ type decision struct {
 	ask      bool           // a person may be asked; it is a denial where nobody can be
 	approval string         // the question that it answers
 	grant    jsontext.Value // what a person has granted beside it
-	actor    string         // who has decided, of a person
+	actor    Actor          // who has decided, of a person
 	kind     schema.Kind
 }
 
@@ -274,10 +274,7 @@ func (d *decision) entry(desk *desk, req *Request) journal.Entry {
 	if d.grant != nil {
 		o.Raw("grant", d.grant)
 	}
-	if d.actor != "" {
-		var who schema.Object
-		o.Raw("actor", who.Text("id", d.actor).Bytes())
-	}
+	d.actor.record(&o)
 	return journal.Entry{Type: schema.TypeDecision, Data: desk.done(&o)}
 }
 

@@ -206,7 +206,7 @@ func (q *queueDoor) call(msg jetstream.Msg, session string, entered chan<- struc
 	case <-q.x.stopping.Done():
 		return goingAway(session)
 	}
-	_, err := q.x.route(q.x.ctx, callVerb, session, msg.Data(), 0, false)
+	_, err := q.x.route(through(q.x.ctx, viaQueue), callVerb, session, msg.Data(), 0, false)
 	if errors.Is(err, schema.InvalidArgs) && !isObject(msg.Data()) {
 		err = schema.Errorf(schema.PoisonMessage, "what was queued is no call: %s", schema.AsError(err).Message).With("session", session).Cause(err)
 	}

@@ -29,6 +29,7 @@ type Request struct {
 	DryRun  bool           `json:"dry_run,omitzero"`
 	Context jsontext.Value `json:"context,omitzero"` // the application's, handed to the tool beside the arguments
 	Turn    jsontext.Value `json:"turn,omitzero"`
+	Actor   Actor          `json:"actor,omitzero"` // on whose behalf, as the application says
 
 	sum      string  // args_sha256, of what is recorded
 	replaced int     // U+FFFD that the door put in
@@ -115,6 +116,8 @@ func (r *Request) set(key string, value jsontext.Value) bool {
 	case "turn":
 		r.Turn = value
 		return true
+	case "actor":
+		return r.Actor.read(value)
 	case "dry_run":
 		r.DryRun = value[0] == 't'
 		return value[0] == 't' || value[0] == 'f'
@@ -149,6 +152,9 @@ func (r *Request) check() error {
 	}
 	if len(r.Key) > maxName {
 		return schema.Errorf(schema.InvalidArgs, "key must have at most %d bytes", maxName).With("call_id", r.CallID)
+	}
+	if err := r.Actor.check(); err != nil {
+		return schema.AsError(err).With("call_id", r.CallID)
 	}
 	if len(r.Args) == 0 {
 		r.Args = jsontext.Value("{}")
@@ -199,6 +205,7 @@ func (r *Request) hide(by *Redactor) error {
 				With("next", "send the call with another "+f.key)
 		}
 	}
+	r.Actor.ID, _ = by.Text(r.Actor.ID, "", nil) // as all words about people, without a mark
 	var h hiding
 	var m []Mark
 	h.args, m = by.JSON(r.Args, "/args", nil)
@@ -296,7 +303,7 @@ func (r *Request) entry(d *desk) journal.Entry {
 	if r.hid != nil {
 		h = *r.hid
 	}
-	o.Grow(len(r.CallID) + len(r.Name) + len(h.args) + len(h.context) + len(h.turn) + len(h.key) + len(h.marks) + 256)
+	o.Grow(len(r.CallID) + len(r.Name) + len(h.args) + len(h.context) + len(h.turn) + len(h.key) + len(h.marks) + len(r.Actor.ID) + 256)
 	o.Text("call_id", r.CallID).Text("name", r.Name).Raw("args", h.args).Text("args_sha256", r.sum)
 	if len(h.context) > 0 {
 		o.Raw("context", h.context)
@@ -316,6 +323,7 @@ func (r *Request) entry(d *desk) journal.Entry {
 	if h.key != "" {
 		o.Text("key", h.key)
 	}
+	r.Actor.record(&o)
 	if h.marks != nil {
 		o.Raw("redacted", h.marks)
 	}

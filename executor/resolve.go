@@ -136,7 +136,7 @@ func (s *session) retry(f *flight, c *replay.Call, over resolution) (Answer, err
 			refusal = nil
 		}
 		if moves = refusal == nil && a.move != nil && !alone; refusal == nil && !moves {
-			decided := decision{allow: true, gate: "resolve", by: "human", policy: a.decision.policy, reason: over.reason, actor: over.by}
+			decided := decision{allow: true, gate: "resolve", by: "human", policy: a.decision.policy, reason: over.reason, actor: Actor{over.by, viaRequest}}
 			attempt, err = s.start(f.call, max(1, lastAttempt(c))+1, false, a, &decided)
 		}
 		return moves

@@ -30,7 +30,8 @@ const (
 	sessionSchema   = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `}}`
 	callSchema      = `{"type":"object","required":["call_id","name"],"properties":{` +
 		`"call_id":{"type":"string","pattern":"^[!-~]{1,256}$"},"name":{"type":"string"},"args":{"type":"object"},` +
-		`"key":{"type":"string"},"dry_run":{"type":"boolean"},"context":{},"turn":{}}}`
+		`"key":{"type":"string"},"dry_run":{"type":"boolean"},"context":{},"turn":{},` + actorSchema + `}}`
+	actorSchema  = `"actor":{"type":"object","required":["id"],"additionalProperties":false,"properties":{"id":{"type":"string","minLength":1,"maxLength":256},"via":{"type":"string"}}}`
 	resultSchema = `{"type":"object","required":["call_id","attempt","ok","duration_us"],"properties":{` +
 		`"call_id":{"type":"string"},"attempt":{"type":"integer"},"ok":{"type":"boolean"},"output":{},` +
 		`"error":{"type":"object","required":["kind","message","details"]},"exit_code":{"type":"integer"},"duration_us":{"type":"integer"}}}`

@@ -110,6 +110,9 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	if err := s.adopt(); err != nil {
 		return Answer{}, err
 	}
+	if err := s.callsAs(req, c); err != nil {
+		return Answer{}, err
+	}
 	last := lastAttempt(c)
 	again := c.DryRun
 	if last > 0 {
@@ -162,6 +165,23 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	}
 	f.hasBegun()
 	return s.call(f, a.tool, attempt, resolution{})
+}
+
+// callsAs gives a request the actor of the recorded call: who repeats a call does
+// not make it.
+func (s *session) callsAs(req *Request, c *replay.Call) error {
+	r, err := s.journal.Event(s.ctx, c.Seq)
+	if err != nil {
+		return err
+	}
+	var is struct {
+		Actor Actor `json:"actor"`
+	}
+	if err := schema.Unmarshal(r.Data, &is); err != nil {
+		return err
+	}
+	req.Actor = is.Actor
+	return nil
 }
 
 // lastAttempt is the newest attempt of a call without a result, 0 if it has

@@ -89,6 +89,7 @@ type Invocation struct {
 
 	Args      jsontext.Value // valid against the tool's Input, as recorded
 	Context   jsontext.Value // what the application says about the call, or nil; never the model's words
+	Actor     Actor          // on whose behalf, as the application says; zero if it does not
 	DryRun    bool           // say what would be done, and change nothing
 	Workspace *Workspace     // nil if the session has none
 	of        *session       // whom its progress is told of; nil for one of a test

@@ -118,7 +118,7 @@ func (b *bench) do(ctx context.Context, tool string, a args, change func(*execut
 		b.t.Fatal(err)
 	}
 	call := &executor.Invocation{
-		Session: "01J00000000000000000000000", CallID: "call-1", Key: "key-1",
+		Session: "01J00000000000000000000000", CallID: "call-1", Key: "key-1", Actor: executor.Actor{ID: "ada", Via: "queue"},
 		Attempt: 2, Epoch: 3, Seq: 44, Args: raw, Workspace: b.w,
 	}
 	if change != nil {

@@ -235,7 +235,7 @@ func (x *Executor) askHolder(ctx context.Context, id string) (a GetAnswer, ok bo
 	var o schema.Object
 	ctx, cancel := context.WithTimeout(ctx, holderQuiet)
 	defer cancel()
-	out, reached, err := x.pass(ctx, "get", st.Holder.ID, id, o.Text("session", id).Bytes(), 0)
+	out, reached, err := x.pass(ctx, viaOf(ctx), "get", st.Holder.ID, id, o.Text("session", id).Bytes(), 0)
 	return a, reached && err == nil && json.Unmarshal(out.data, &a) == nil
 }
 

@@ -42,7 +42,7 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 			if decision == "deny" && reason == "" {
 				return usage("--reason is missing: whoever asked is told").With("next", "run: steno approvals deny --help")
 			}
-			req := executor.AnswerRequest{Session: words[0], CallID: words[1], ApprovalID: approval, Decision: decision, Reason: reason, Actor: byUser()}
+			req := executor.AnswerRequest{Session: words[0], CallID: words[1], ApprovalID: approval, Decision: decision, Reason: reason, Actor: executor.Actor{ID: byUser()}}
 			switch {
 			case until != 0 && !grant || until < 0:
 				return usage("--until says how long from now a --grant lasts").With("next", "run: steno approvals allow --help")
@@ -65,13 +65,13 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 }
 
 func (a *app) listApprovals(ctx context.Context, store *journal.Files, session string) error {
-	l := listing{a: a, head: []string{"SESSION", "CALL", "TOOL", "TIER", "AGE", "EXPIRES", "REASON", "ARGS", "APPROVAL"}}
+	l := listing{a: a, head: []string{"SESSION", "CALL", "TOOL", "TIER", "FOR", "AGE", "EXPIRES", "REASON", "ARGS", "APPROVAL"}}
 	one := func(id string) error {
 		list, err := executor.Approvals(ctx, store, id)
 		for _, q := range list {
 			if err == nil {
 				err = l.add(q, func() []string {
-					return []string{q.Session, q.CallID, q.Tool, strconv.FormatUint(q.Tier, 10), time.Since(q.Asked).Round(time.Second).String(), q.Expires,
+					return []string{q.Session, q.CallID, q.Tool, strconv.FormatUint(q.Tier, 10), short(q.Actor.ID, 40), time.Since(q.Asked).Round(time.Second).String(), q.Expires,
 						short(q.Reason, 60), short(string(q.Args), 80), q.ApprovalID}
 				})
 			}

@@ -19,7 +19,7 @@ import (
 )
 
 func (a *app) callCommand() *cobra.Command {
-	var session, args, callID, key, format, turn string
+	var session, args, callID, key, format, turn, actor string
 	var dryRun, exit bool
 	var timeout time.Duration
 	c := &cobra.Command{
@@ -43,6 +43,9 @@ func (a *app) callCommand() *cobra.Command {
 			if session == "" {
 				return usage("--session is missing").With("next", "run: steno call --help")
 			}
+			if actor == "" {
+				actor = byUser()
+			}
 			if format != "" && !c.Flags().Changed("args") {
 				args = "-"
 			}
@@ -54,7 +57,7 @@ func (a *app) callCommand() *cobra.Command {
 				if callID != "" || key != "" {
 					return usage("the id of a model's call is its own; --call-id and --key are for other calls")
 				}
-				return a.modelCalls(c.Context(), session, modelCalls{format, turn, text, dryRun}, timeout)
+				return a.modelCalls(c.Context(), session, modelCalls{format, turn, actor, text, dryRun}, timeout)
 			}
 			if turn != "" {
 				return usage("--turn is for the calls of --format")
@@ -62,7 +65,7 @@ func (a *app) callCommand() *cobra.Command {
 			if callID == "" {
 				callID = ulid.Make().String()
 			}
-			return a.call(c.Context(), session, executor.Request{CallID: callID, Name: words[0], Args: text, Key: key, DryRun: dryRun}, timeout, exit)
+			return a.call(c.Context(), session, executor.Request{CallID: callID, Name: words[0], Args: text, Key: key, DryRun: dryRun, Actor: executor.Actor{ID: actor}}, timeout, exit)
 		},
 	}
 	f := c.Flags()
@@ -72,6 +75,7 @@ func (a *app) callCommand() *cobra.Command {
 	f.StringVar(&key, "key", "", "idempotency key for the tool (default: the call id)")
 	f.StringVar(&format, "format", "", "take a call as a model's provider gives it, and answer in its format: mcp, anthropic or openai")
 	f.StringVar(&turn, "turn", "", "of the model's calls: stands before their ids, with a dot between")
+	f.StringVar(&actor, "actor", "", "on whose behalf; it goes into the log and to the tool (default: the user)")
 	f.BoolVar(&dryRun, "dry-run", false, "say what would be done and change nothing")
 	f.BoolVar(&exit, "exit-code", false, "exit with the tool's own exit code")
 	a.toolsFlag(c)

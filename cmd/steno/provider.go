@@ -15,6 +15,7 @@ import (
 // modelCalls are calls as a model's provider gives them.
 type modelCalls struct {
 	format, turn string
+	actor        string
 	text         jsontext.Value
 	dryRun       bool
 }
@@ -50,6 +51,7 @@ func (a *app) modelCalls(ctx context.Context, session string, in modelCalls, tim
 		room <- struct{}{}
 		work.Go(func() {
 			defer func() { <-room }()
+			calls[i].Request.Actor = executor.Actor{ID: in.actor}
 			answers[i], failed[i] = b.modelCall(ctx, wait, session, &calls[i], in.dryRun, timeout)
 		})
 	}

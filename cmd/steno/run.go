@@ -23,7 +23,7 @@ func (a *app) runCommand() *cobra.Command {
 	var parallel int
 	c := &cobra.Command{
 		Use: "run FILE|-", Short: "run a file of calls and record them",
-		Long: "run takes one JSON object a line, {\"call_id\"?, \"name\", \"args\"}, runs each call in order and prints one\n" +
+		Long: "run takes one JSON object a line, {\"call_id\"?, \"name\", \"args\", \"actor\"?}, runs each call in order and prints one\n" +
 			"recorded result a line. A line without call_id gets an id made from its tool and arguments, so the same\n" +
 			"file on the same session runs nothing twice and prints the same bytes.\n\n" +
 			"Exit 0: every line has a genuine recorded result, failed ones too. 2: a line was no call.\n" +
@@ -324,6 +324,9 @@ func parseLine(line []byte, n *ids) (executor.Request, error) {
 	var r executor.Request
 	if schema.Unmarshal(line, &r) != nil || r.Name == "" {
 		return executor.Request{}, schema.Errorf(schema.InvalidArgs, "the line is not {\"call_id\"?, \"name\", \"args\"}")
+	}
+	if r.Actor == (executor.Actor{}) {
+		r.Actor.ID = byUser()
 	}
 	if len(r.Args) == 0 {
 		r.Args = jsontext.Value("{}")

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
+	"steno/executor"
 	"steno/journal"
 	"steno/replay"
 	"steno/schema"
@@ -181,6 +182,7 @@ func about(e *schema.Event) string {
 		Error    *schema.ErrorBody `json:"error"`
 		Text     string            `json:"text"`
 		Outcome  string            `json:"outcome"`
+		Actor    executor.Actor    `json:"actor"`
 	}
 	data := schema.Previews(e.Data)
 	if schema.Unmarshal(data, &d) != nil {
@@ -191,9 +193,17 @@ func about(e *schema.Event) string {
 	case schema.TypeWriterOpened:
 		return fmt.Sprintf("epoch %d, %s", e.Epoch, d.How)
 	case schema.TypeToolCall:
-		return short(fmt.Sprintf("%s  %s %s", d.CallID, d.Name, d.Args), width)
+		who := ""
+		if d.Actor.ID != "" {
+			who = "  for " + short(d.Actor.ID, 40)
+		}
+		return short(fmt.Sprintf("%s  %s %s", d.CallID, d.Name, d.Args), width-len(who)) + who
 	case schema.TypeDecision:
-		return fmt.Sprintf("%s  %s by %s", d.CallID, d.Decision, d.By)
+		who := ""
+		if d.Actor.ID != "" {
+			who = ", " + short(d.Actor.ID, 40)
+		}
+		return fmt.Sprintf("%s  %s by %s", d.CallID, d.Decision, d.By) + who
 	case schema.TypeToolStarted:
 		return fmt.Sprintf("%s  attempt %d", d.CallID, d.Attempt)
 	case schema.TypeToolResult:
