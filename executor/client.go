@@ -98,6 +98,12 @@ func (c *Client) Phase(ctx context.Context, req PhaseRequest) (a PhaseAnswer, er
 	return a, c.ask(ctx, "session.phase", req, &a)
 }
 
+// Posture changes the mode of the policy that a session goes by.
+// ResumePolicyUnavailable: the policy's rules, which stay, cannot be had.
+func (c *Client) Posture(ctx context.Context, req PostureRequest) (a PostureAnswer, err error) {
+	return a, c.ask(ctx, "session.posture", req, &a)
+}
+
 // Release asks a holder to let go of a session, and returns once it has, so
 // that the next writer gets it. Unavailable: the holder is not there, or does
 // not listen on this server. Backpressure: calls of the session are on their

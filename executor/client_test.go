@@ -181,6 +181,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"session-list": "steno.v1.session.list", "session-append": "steno.v1.session.append", "session-end": "steno.v1.session.end",
 		"session-tools": "steno.v1.session.tools", "to-tools": "steno.v1.to." + n.holder + ".tools.*",
 		"session-phase": "steno.v1.session.phase", "to-phase": "steno.v1.to." + n.holder + ".phase.*",
+		"session-posture": "steno.v1.session.posture", "to-posture": "steno.v1.to." + n.holder + ".posture.*",
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
 		"calls-wait": "steno.v1.calls.wait", "calls-cancel": "steno.v1.calls.cancel", "calls-resolve": "steno.v1.calls.resolve",
 		"to-result": "steno.v1.to." + n.holder + ".result.*", "to-wait": "steno.v1.to." + n.holder + ".wait.*", "to-cancel": "steno.v1.to." + n.holder + ".cancel.*", "to-resolve": "steno.v1.to." + n.holder + ".resolve.*",
@@ -191,7 +192,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 27 {
+	if len(info.Endpoints) != 29 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 
@@ -213,6 +214,8 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		{"session-tools", "steno.v1.session.tools", `{"session":"s1","format":"mcp"}`, 0},
 		{"session-tools", "steno.v1.session.tools", `{"session":"nobody"}`, 404},
 		{"session-phase", "steno.v1.session.phase", `{"session":"nobody","phase":"editing"}`, 404},
+		{"session-posture", "steno.v1.session.posture", `{"session":"s1","mode":"auto","by":"ann","reason":"a test"}`, 0},
+		{"session-posture", "steno.v1.session.posture", `{"session":"nobody","mode":"auto","by":"ann","reason":"a test"}`, 404},
 		{"approval-list", "steno.v1.approval.list", `{"limit":10}`, 0},
 		{"approval-list", "steno.v1.approval.list", `{"session":"nobody"}`, 404},
 		{"approval-answer", "steno.v1.approval.answer", `{"session":"s1","call_id":"c1","approval_id":"a1","decision":"allow"}`, 404}, // it never waited

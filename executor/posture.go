@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"context"
 	"sync"
 
 	"steno/journal"
@@ -145,4 +146,85 @@ func (x *Executor) readPolicy(is replay.Posture) (*Policy, error) {
 		return nil, schema.Errorf(schema.InvalidConfig, "there is no mode %s", quoted(is.Mode))
 	}
 	return p, nil
+}
+
+// PostureRequest changes the mode of the policy that a session goes by: auto, ask
+// or read_only. Its rules stay. A session without a policy goes by the mode alone
+// then. A policy that another process brings takes the place of both.
+type PostureRequest struct {
+	Session string `json:"session"`
+	Mode    string `json:"mode"`
+	By      string `json:"by"` // who changes it, as the application knows them
+	Reason  string `json:"reason"`
+}
+
+// PostureAnswer says what the session goes by now.
+type PostureAnswer struct {
+	OK         bool   `json:"ok"`
+	Mode       string `json:"mode"`
+	PolicyHash string `json:"policy_hash,omitzero"`
+	Changed    bool   `json:"changed"` // false if the mode was that already; nothing is recorded then
+	Head       string `json:"head"`
+}
+
+const (
+	postureSchema = `{"type":"object","required":["session","mode","by","reason"],"properties":{"session":` + sessionID + `,"mode":{"enum":["auto","ask","read_only"]},` + who +
+		`,"reason":{"type":"string","minLength":1,"maxLength":1024}}}`
+	postureAnswerSchema = `{"type":"object","required":["ok","mode","changed","head"],"properties":{"ok":{"const":true},"mode":{"type":"string"},` +
+		`"policy_hash":{"type":"string"},"changed":{"type":"boolean"},"head":{"type":"string"}}}`
+)
+
+var postureVerb = verb{"posture", (*Executor).runPosture, true, ofWrites}
+
+// runPosture changes the mode that a session goes by.
+func (x *Executor) runPosture(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	var req PostureRequest
+	replaced, err := door(payload, &req, levelData)
+	if err != nil {
+		return reply{}, err
+	}
+	bad := func(format string, args ...any) (reply, error) {
+		return reply{}, schema.Errorf(schema.InvalidArgs, format, args...).With("session", session)
+	}
+	switch {
+	case req.Session != session:
+		return bad("subject and request name different sessions")
+	case req.Mode != modeAuto && req.Mode != modeAsk && req.Mode != modeReadOnly:
+		return bad("mode is %s; it must be auto, ask or read_only", quoted(req.Mode))
+	case req.By == "" || len(req.By) > maxBy || replaced > 0:
+		return bad("by must have 1 to %d bytes, and be valid Unicode as reason must", maxBy)
+	case req.Reason == "" || len(req.Reason) > maxReason:
+		return bad("reason must have 1 to %d bytes", maxReason)
+	}
+	x.plain(&req.By, &req.Reason)
+	s, done, err := x.writing(ctx, session, here)
+	if err != nil {
+		return reply{}, err
+	}
+	defer done()
+	if err := s.adopt(); err != nil { // or that would undo it
+		return reply{}, err
+	}
+	s.phases.Lock()
+	defer s.phases.Unlock()
+	var is replay.Posture
+	if p := s.posture(); p != nil {
+		is = *p
+	}
+	head, from := s.journal.Head(), postureOf(is.Mode, is.PolicyHash)
+	change := is.Mode != req.Mode
+	if is.Mode = req.Mode; change {
+		if _, err := x.restore(session, is); err != nil { // the rules that stay
+			return reply{}, err
+		}
+		to := postureOf(is.Mode, is.PolicyHash)
+		var o schema.Object
+		o.Raw("from", from.Bytes()).Raw("to", to.Bytes()).Text("by", req.By).Text("reason", req.Reason)
+		r, err := s.append(journal.Entry{Type: schema.TypePostureChanged, Data: o.Bytes()})
+		if err != nil {
+			return reply{}, err
+		}
+		head = r[0].Head()
+	}
+	return answer(PostureAnswer{OK: true, Mode: is.Mode, PolicyHash: is.PolicyHash, Changed: change, Head: head.String()}, x, session, head)
 }

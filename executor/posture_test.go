@@ -184,3 +184,83 @@ func TestThePolicyInForceIsAskedAgain(t *testing.T) {
 		})
 	}
 }
+
+// The mode of a session is changed with a reason, recorded, and holds for the next
+// process too. It is beside the rules, and an override of it is as visible.
+func TestS12TheModeIsChangedWithAReasonAndRestored(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	count := newCounter(false)
+	tools := []executor.Tool{count.tool("act", false), echo}
+	posture := func(n *node, session, mode, reason string) (executor.PostureAnswer, error) {
+		return n.client.Posture(within(t), executor.PostureRequest{Session: session, Mode: mode, By: "ann", Reason: reason})
+	}
+	first := p.node(tools)
+	first.open("s1")
+	wantKindOfResult(t, first.call("s1", "c1", "act", `{}`).Data, "")
+	a, err := posture(first, "s1", "read_only", "it deletes too much")
+	if err != nil || !a.Changed || a.Mode != "read_only" || a.PolicyHash != "" {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	d, seq := p.last("s1", schema.TypePostureChanged)
+	if string(d) != `{"from":{},"to":{"mode":"read_only"},"by":"ann","reason":"it deletes too much"}` {
+		t.Errorf("recorded is %s", d)
+	}
+	if again, err := posture(first, "s1", "read_only", "once more"); err != nil || again.Changed || again.Head != a.Head {
+		t.Errorf("the same again: %+v, %v", again, err)
+	}
+	wantKindOfResult(t, first.call("s1", "c2", "act", `{}`).Data, schema.WritePolicyDenied)
+	first.stop()
+
+	second := p.node(tools)
+	wantKindOfResult(t, second.call("s1", "c3", "act", `{}`).Data, schema.WritePolicyDenied)
+	if now, _ := p.last("s1", schema.TypePostureChanged); string(now) != string(d) {
+		t.Errorf("a take-over has changed it: %s", now)
+	}
+	for _, bad := range []executor.PostureRequest{
+		{Session: "s1", Mode: "auto", By: "ann"}, {Session: "s1", Mode: "auto", Reason: "why"}, {Session: "s1", Mode: "yolo", By: "ann", Reason: "why"}, {Session: "s1", By: "ann", Reason: "why"},
+	} {
+		_, err := second.client.Posture(within(t), bad)
+		wantErr(t, err, schema.InvalidArgs)
+	}
+	if _, now := p.last("s1", schema.TypePostureChanged); now != seq {
+		t.Error("a bad request is recorded")
+	}
+	// What waits is asked about again when it is allowed.
+	if _, err := posture(second, "s1", "ask", "a person looks"); err != nil {
+		t.Fatal(err)
+	}
+	q, result := second.asked("s1", "c4", "act", `{}`)
+	if _, err := posture(second, "s1", "read_only", "nothing more"); err != nil {
+		t.Fatal(err)
+	}
+	second.mustAnswer(q, "allow")
+	wantKindOfResult(t, wait(t, "the result", result).Data, schema.WritePolicyDenied)
+	second.stop()
+
+	// A process with a policy of its own: the rules stay, whatever the mode.
+	third := p.node(tools, withPolicy(t, noTwos))
+	third.open("s2")
+	if a, err = posture(third, "s2", "read_only", "why"); err != nil || a.PolicyHash != policy(t, noTwos).Hash() {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	wantKindOfResult(t, third.call("s2", "c1", "act", `{"n":1}`).Data, schema.WritePolicyDenied)
+	if _, err = posture(third, "s2", "auto", "why"); err != nil {
+		t.Fatal(err)
+	}
+	wantKindOfResult(t, third.call("s2", "c2", "act", `{"n":1}`).Data, "")
+	wantKindOfResult(t, third.call("s2", "c3", "act", `{"n":2}`).Data, schema.PermissionDenied)
+	// And it takes the place of what a session went by before, mode and all.
+	if a, err = posture(third, "s1", "ask", "why"); err != nil || a.PolicyHash != policy(t, noTwos).Hash() {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if count.of("c1") != 1 || count.of("c2") != 1 || count.of("c3")+count.of("c4") != 0 {
+		t.Error("another call has run")
+	}
+	// Without its rules nothing is changed.
+	if err := os.Remove(filepath.Join(p.dir, "policies", policy(t, noTwos).Hash()+".yaml")); err != nil {
+		t.Fatal(err)
+	}
+	third.stop()
+	_, err = posture(p.node(tools), "s2", "ask", "why")
+	wantErr(t, err, schema.ResumePolicyUnavailable)
+}

@@ -92,9 +92,11 @@ var sessionEndpoints = []endpoint{
 	{"session-tools", "session.tools", toolsSchema, toolsAnswerSchema, toolsVerb, false},
 	{"session-list", "session.list", listSchema, listAnswerSchema, listVerb, false},
 	{"session-phase", "session.phase", phaseSchema, phaseAnswerSchema, phaseVerb, false},
+	{"session-posture", "session.posture", postureSchema, postureAnswerSchema, postureVerb, false},
 	{"session-end", "session.end", endSchema, endAnswerSchema, endVerb, false},
 	{"to-get", "get.*", sessionSchema, getSchema, getVerb, true},
 	{"to-phase", "phase.*", phaseSchema, phaseAnswerSchema, phaseVerb, true},
+	{"to-posture", "posture.*", postureSchema, postureAnswerSchema, postureVerb, true},
 	{"to-tools", "tools.*", toolsSchema, toolsAnswerSchema, toolsVerb, true},
 	{"to-end", "end.*", endSchema, endAnswerSchema, endVerb, true},
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -50,4 +51,48 @@ func (a *app) phase(ctx context.Context, req executor.PhaseRequest) (err error) 
 		return a.json(answer)
 	}
 	return a.table([]string{"SESSION", "PHASE", "TASK"}, [][]string{{req.Session, answer.Phase, answer.TaskKind}})
+}
+
+func (a *app) postureCommand() *cobra.Command {
+	var mode, reason string
+	c := &cobra.Command{
+		Use: "posture SESSION --mode auto|ask|read_only --reason WHY", Short: "change the mode of the policy that a session goes by",
+		Long: "posture says what becomes of calls that no rule of the session's policy is about: auto runs them, ask asks a person about\n" +
+			"all but reading, and read_only lets nothing run that may change something, whatever the rules say. The rules stay, and a\n" +
+			"session without a policy goes by the mode alone. It holds from the next call on and for what still waits, also in another\n" +
+			"process, until one brings a policy that is not the session's. Who changed it, and why, goes into the log.",
+		Example: "  steno session posture demo --mode read_only --reason 'it deletes too much'\n  steno session posture demo --mode auto --reason 'looked at; it is right'",
+		Args:    exactly("SESSION"),
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case mode == "":
+				return usage("--mode is missing: auto, ask or read_only")
+			case strings.TrimSpace(reason) == "":
+				return usage("--reason is missing").With("next", "say why: steno session posture "+args[0]+" --mode "+shellWord(mode)+" --reason WHY")
+			}
+			return a.posture(c.Context(), executor.PostureRequest{Session: args[0], Mode: mode, By: byUser(), Reason: reason})
+		},
+	}
+	c.Flags().StringVar(&mode, "mode", "", "auto, ask or read_only")
+	c.Flags().StringVar(&reason, "reason", "", "why; it goes into the log")
+	return c
+}
+
+func (a *app) posture(ctx context.Context, req executor.PostureRequest) (err error) {
+	if err := schema.CheckSession(req.Session); err != nil {
+		return err
+	}
+	b, err := a.backend(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	answer, err := b.client.Posture(b.calls, req)
+	if err != nil {
+		return err
+	}
+	if a.format == "json" || a.format == "jsonl" {
+		return a.json(answer)
+	}
+	return a.table([]string{"SESSION", "MODE", "POLICY"}, [][]string{{req.Session, answer.Mode, answer.PolicyHash}})
 }

@@ -181,7 +181,7 @@ const (
 )
 
 // agentMay is what an agent needs: it makes calls and keeps its session. It
-// answers no question about its own calls, moves no phase, settles no outcome
+// answers no question about its own calls, moves no phase, changes no mode, settles no outcome
 // and speaks to no holder directly.
 func agentMay() *server.Permissions {
 	const p = "steno.v1."
