@@ -116,7 +116,7 @@ func checkMentions(root *cobra.Command, text string) (bad []string) {
 func TestMentionsAreChecked(t *testing.T) {
 	root := (&app{}).root()
 	root.InitDefaultHelpCmd()
-	for _, text := range []string{"run: steno forget {session}", "steno session tail s1", "steno verify --tail X", "with: steno fly"} {
+	for _, text := range []string{"run: steno forget {session}", "steno session fly s1", "steno verify --tail X", "with: steno fly"} {
 		if len(checkMentions(root, text)) == 0 {
 			t.Errorf("%q passes", text)
 		}

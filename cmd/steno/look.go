@@ -159,3 +159,6 @@ func (a *app) width() int {
 	}
 	return usual
 }
+
+// forPeople reports whether what is written is for people and no program.
+func (a *app) forPeople() bool { return a.format == "" || a.format == "table" }

@@ -90,7 +90,7 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string, a
 			if scan.Events == 1 {
 				fmt.Fprintf(a.out, "%6s  %-23s  %-19s  %s\n", "SEQ", "TIME (UTC)", "TYPE", "WHAT")
 			}
-			_, err = fmt.Fprintf(a.out, "%6d  %-23s  %-19s  %s\n", e.Seq, e.Time.UTC().Format("2006-01-02 15:04:05.000"), inert(e.Type), inert(about(e)))
+			err = a.eventRow(e, about(e))
 		}
 		if err != nil {
 			return err
@@ -113,6 +113,12 @@ func (a *app) showSession(ctx context.Context, store journal.Store, id string, a
 		return exitCode(schema.ExitCorrupt)
 	}
 	return nil
+}
+
+// eventRow is the row of an event in a table that is written as it comes.
+func (a *app) eventRow(e *schema.Event, text string) error {
+	_, err := fmt.Fprintf(a.out, "%6d  %-23s  %-19s  %s\n", e.Seq, e.Time.UTC().Format("2006-01-02 15:04:05.000"), inert(e.Type), inert(text))
+	return err
 }
 
 // begin is how show begins its JSON.

@@ -65,7 +65,7 @@ const maxLanes = 12
 func (a *app) timeline(ctx context.Context, store journal.Store, id string, asOf uint64, trusted bool) error {
 	a.tellTrusted(id, trusted)
 	t := &timeline{a: a, width: a.width(), open: map[string]*bar{}}
-	people := a.format == "" || a.format == "table"
+	people := a.forPeople()
 	l := listing{a: a}
 	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker(), Trusted: trusted})
 	for it, err := range upTo(ctx, scan, id, asOf) {
