@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"maps"
+	"slices"
+	"sort"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+// A point is an event that means something by itself, or a call with all that
+// became of it.
+type point struct {
+	seq  uint64
+	typ  string
+	mean [sha256.Size]byte // of an event what it says, of a call its tool and arguments
+
+	// Of a call.
+	id, tool string
+	args     [sha256.Size]byte
+	decision string
+	result   uint64            // the seq of the one that counts, 0 for none
+	outcome  [sha256.Size]byte // what it says
+}
+
+// compared are the types of events that are steps, and what of their data is
+// left out because it is no meaning.
+var compared = map[string]bool{schema.TypeUserMessage: true, schema.TypeAssistantMessage: true, schema.TypeReasoning: true,
+	schema.TypePhaseChanged: true, schema.TypeStateChanged: true, schema.TypeTurnFailed: true, schema.TypeSessionEnded: true}
+
+var (
+	unmeant = []string{"actor", "origin", "turn", "trace", "replaced", "redacted", "blobs"}
+	// What a result says of the run and not of its outcome.
+	ofTheRun = append([]string{"call_id", "attempt", "summary", "duration_us", "files_read", "synthetic", "supersedes", "by", "reason", "repeat"}, unmeant...)
+	callIDs  = map[string]bool{"id": true, "call_id": true, "tool_use_id": true, "tool_call_id": true}
+)
+
+// pointsOf reads the steps of a session.
+func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) (steps []*point, damage, err error) {
+	calls := map[string]*point{}
+	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker()})
+	for it, err := range upTo(ctx, scan, id, asOf) {
+		if err != nil {
+			return nil, nil, err
+		}
+		e := it.Event
+		if e == nil {
+			continue
+		}
+		switch e.Type {
+		case schema.TypeToolCall:
+			s := callPoint(e)
+			steps, calls[s.id] = append(steps, s), s
+		case schema.TypeDecision:
+			if s := calls[callIDOf(e)]; s != nil {
+				var d struct {
+					Decision string  `json:"decision"`
+					By       rawText `json:"by"`
+				}
+				_ = schema.Unmarshal(e.Data, &d) // the fold has accepted it
+				s.decision = d.Decision + " by " + string(d.By)
+			}
+		case schema.TypeToolResult:
+			if s := calls[callIDOf(e)]; s != nil { // the last one counts
+				s.result, s.outcome = e.Seq, meaning(e.Data, ofTheRun)
+			}
+		default:
+			if compared[e.Type] {
+				steps = append(steps, &point{seq: e.Seq, typ: e.Type, mean: meaning(e.Data, unmeant)})
+			}
+		}
+	}
+	if scan.FirstError != nil {
+		damage = scan.FirstError.Err(id)
+	}
+	return steps, damage, nil
+}
+
+func callPoint(e *schema.Event) *point {
+	var d struct {
+		CallID   string         `json:"call_id"`
+		Name     string         `json:"name"`
+		Args     string         `json:"args_sha256"`
+		DryRun   bool           `json:"dry_run"`
+		Redacted jsontext.Value `json:"redacted"`
+	}
+	_ = schema.Unmarshal(e.Data, &d) // the fold has accepted it
+	s := &point{seq: e.Seq, typ: e.Type, id: d.CallID, tool: d.Name}
+	s.args = sha256.Sum256(fmt.Appendf(nil, "%s %t %s", d.Args, d.DryRun, replay.Hidden(d.Redacted)))
+	s.mean = sha256.Sum256(append([]byte(d.Name+"\n"), s.args[:]...))
+	return s
+}
+
+// meaning is the hash of data without some of its keys, and without the ids in
+// what a provider gave: with its keys in order, and its texts however they are
+// escaped.
+func meaning(data jsontext.Value, without []string) (sum [sha256.Size]byte) {
+	var fields map[string]jsontext.Value
+	if schema.Unmarshal(data, &fields) != nil {
+		return sha256.Sum256(data)
+	}
+	for _, key := range without {
+		delete(fields, key)
+	}
+	h := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		fmt.Fprintf(h, "%q:", key)
+		mean(h, fields[key], key == "content" || key == "item")
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// mean writes what a value means.
+func mean(h hash.Hash, v jsontext.Value, withoutIDs bool) {
+	switch v.Kind() {
+	case '{':
+		var fields map[string]jsontext.Value
+		if schema.Unmarshal(v, &fields) != nil {
+			break
+		}
+		for _, k := range slices.Sorted(maps.Keys(fields)) {
+			if withoutIDs && callIDs[k] {
+				continue
+			}
+			fmt.Fprintf(h, "%q:", k)
+			mean(h, fields[k], withoutIDs)
+		}
+		h.Write([]byte("}"))
+		return
+	case '[':
+		var list []jsontext.Value
+		if schema.Unmarshal(v, &list) != nil {
+			break
+		}
+		for _, x := range list {
+			mean(h, x, withoutIDs)
+		}
+		h.Write([]byte("]"))
+		return
+	case '"':
+		var s string
+		if json.Unmarshal(v, &s, jsontext.AllowInvalidUTF8(true)) == nil {
+			fmt.Fprintf(h, "%q", s)
+			return
+		}
+	}
+	h.Write(v)
+}
+
+// differs says in what two steps do, nothing if they mean the same.
+func (s *point) differs(o *point) (what []string) {
+	switch {
+	case s.typ != o.typ:
+		return []string{"type"}
+	case s.typ != schema.TypeToolCall && s.mean != o.mean:
+		return []string{"content"}
+	case s.typ != schema.TypeToolCall:
+		return nil
+	}
+	if s.tool != o.tool {
+		what = append(what, "tool")
+	}
+	if s.args != o.args {
+		what = append(what, "arguments")
+	}
+	if s.decision != o.decision {
+		what = append(what, "decision")
+	}
+	if s.outcome != o.outcome {
+		what = append(what, "result")
+	}
+	return what
+}
+
+// align puts the steps of two sessions beside each other, in the order of both:
+// equal ones first, as many as can be without crossing, and what lies between
+// two such by its place, calls to calls.
+func align(a, b []*point) (pairs [][2]*point) {
+	at := map[[sha256.Size]byte][]int{} // where b has a step, in order
+	for i, s := range b {
+		at[s.mean] = append(at[s.mean], i)
+	}
+	// Of each step of a, the place of the same occurrence of it in b.
+	var places [][2]int
+	for i, s := range a {
+		if list := at[s.mean]; len(list) > 0 {
+			places = append(places, [2]int{i, list[0]})
+			at[s.mean] = list[1:]
+		}
+	}
+	i, j := 0, 0
+	for _, p := range append(increasing(places), [2]int{len(a), len(b)}) {
+		for i < p[0] || j < p[1] {
+			switch {
+			case i < p[0] && j < p[1] && a[i].typ == b[j].typ:
+				pairs = append(pairs, [2]*point{a[i], b[j]})
+				i, j = i+1, j+1
+			case i < p[0]:
+				pairs = append(pairs, [2]*point{a[i], nil})
+				i++
+			default:
+				pairs = append(pairs, [2]*point{nil, b[j]})
+				j++
+			}
+		}
+		if i < len(a) && j < len(b) {
+			pairs = append(pairs, [2]*point{a[i], b[j]})
+			i, j = i+1, j+1
+		}
+	}
+	return pairs
+}
+
+// increasing is the longest part of places whose second numbers grow, as their
+// first do.
+func increasing(places [][2]int) [][2]int {
+	var ends []int // of places, the last of the best part of each length
+	before := make([]int, len(places))
+	for i, p := range places {
+		n := sort.Search(len(ends), func(n int) bool { return places[ends[n]][1] >= p[1] })
+		before[i] = -1
+		if n > 0 {
+			before[i] = ends[n-1]
+		}
+		if n == len(ends) {
+			ends = append(ends, i)
+		} else {
+			ends[n] = i
+		}
+	}
+	if len(ends) == 0 {
+		return nil
+	}
+	best := make([][2]int, len(ends))
+	for n, i := len(ends)-1, ends[len(ends)-1]; n >= 0; n, i = n-1, before[i] {
+		best[n] = places[i]
+	}
+	return best
+}
