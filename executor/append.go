@@ -8,6 +8,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"steno/journal"
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -171,6 +172,9 @@ func (x *Executor) append(ctx context.Context, session string, payload []byte, h
 		return reply{}, err
 	}
 	defer done()
+	if err := s.checkHistory(entries); err != nil {
+		return reply{}, err
+	}
 	records, err := s.append(entries...)
 	if err != nil {
 		return reply{}, err
@@ -181,6 +185,40 @@ func (x *Executor) append(ctx context.Context, session string, payload []byte, h
 		a.Events = append(a.Events, Appended{r.ID.String(), r.Seq, r.Type, r.Sum})
 	}
 	return answer(a, x, session, head)
+}
+
+// checkHistory refuses compactions and rewinds that would split a call from its
+// result, or that are about events which are not there yet.
+func (s *session) checkHistory(entries []journal.Entry) (err error) {
+	for i := range entries {
+		e := &entries[i]
+		if e.Type != schema.TypeHistoryCompaction && e.Type != schema.TypeHistoryRewind {
+			continue
+		}
+		refuse := func(pointer, format string, args ...any) *schema.Error {
+			return schema.Errorf(schema.InvalidArgs, format, args...).With("session", s.id).With("event", i).With("pointer", pointer)
+		}
+		pointer := "/data/to_seq"
+		from, to, ok := replay.HistoryRange(e.Type, e.Data)
+		if e.Type == schema.TypeHistoryCompaction {
+			pointer = "/data/range"
+			if !ok || from < 1 || to < from {
+				return refuse(pointer, "a range has from_seq and to_seq, numbers of events, the first from 1 and not above the second")
+			}
+		}
+		s.view(func(st *replay.State) {
+			if to > st.Head.Seq {
+				err = refuse(pointer, "there is no event %d: the log ends with %d", to, st.Head.Seq)
+			} else if c := st.Splits(to); c != nil {
+				err = refuse(pointer, "event %d lies between call %s, at %d, and its result", to, c.ID, c.Seq).With("call_id", c.ID).
+					With("next", "end before the call, or behind its result")
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writing is find for a request that appends. done ends its use of the session.

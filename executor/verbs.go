@@ -93,6 +93,7 @@ var sessionEndpoints = []endpoint{
 	{"session-list", "session.list", listSchema, listAnswerSchema, listVerb, false},
 	{"session-phase", "session.phase", phaseSchema, phaseAnswerSchema, phaseVerb, false},
 	{"session-posture", "session.posture", postureSchema, postureAnswerSchema, postureVerb, false},
+	{"session-fork", "session.fork", forkSchema, forkAnswerSchema, forkVerb, false},
 	{"session-end", "session.end", endSchema, endAnswerSchema, endVerb, false},
 	{"to-get", "get.*", sessionSchema, getSchema, getVerb, true},
 	{"to-phase", "phase.*", phaseSchema, phaseAnswerSchema, phaseVerb, true},

@@ -71,6 +71,14 @@ type Store interface {
 	// line with its newline. Epoch 1 makes the session. AlreadyExists means
 	// that another was faster.
 	Claim(ctx context.Context, session string, epoch uint64, header []byte) (Writer, error)
+
+	// Create makes a session of entries, which stand behind its session_started,
+	// and releases it: all of it or nothing. It appears under its name once it is
+	// whole and durable. An error that entries gives ends it, and so does what
+	// [Journal.Append] refuses. AlreadyExists: the name is taken. LogWriteFailed,
+	// SyncFailed: the disk; where details.outcome is unknown the session may be
+	// there.
+	Create(ctx context.Context, session string, opt Options, entries iter.Seq2[Entry, error]) (schema.Head, error)
 }
 
 // A Writer extends the segment it has claimed. It is for one goroutine at a

@@ -342,6 +342,18 @@ func (p *projection) rewind(to, seq uint64) {
 	}
 }
 
+// HistoryRange gives the range of a history_compaction, from 1 the one that a
+// history_rewind leaves, and whether both its ends are numbers.
+func HistoryRange(typ string, body []byte) (from, to uint64, ok bool) {
+	var f schema.Fields
+	f.Read(body)
+	if typ == schema.TypeHistoryRewind {
+		return 1, number(f.Get(schema.KeyToSeq)), true
+	}
+	from, to = compactRange(f.Get(schema.KeyRange))
+	return from, to, from > 0 && to > 0
+}
+
 // compactRange reads the range of a compaction.
 func compactRange(v jsontext.Value) (from, to uint64) {
 	var r struct {

@@ -221,6 +221,24 @@ func (s *State) Open() []*Call {
 	return open
 }
 
+// Splits gives a call that seq lies inside of: it stands at seq or before, and its
+// first result behind, or it has none. Nil if there is no such call. A compaction
+// or a rewind up to there would take it apart.
+func (s *State) Splits(seq uint64) *Call {
+	for _, c := range s.Calls {
+		switch {
+		case c.Seq > seq:
+			return nil
+		case c.Result == nil:
+			return c
+		case len(c.Superseded) > 0 && c.Superseded[0] <= seq, len(c.Superseded) == 0 && c.Result.Seq <= seq:
+		default:
+			return c
+		}
+	}
+	return nil
+}
+
 // Digest is the SHA-256, in hex, of the state's one canonical encoding: its
 // JSON with the keys of structs in the order of their fields, and the keys of
 // maps sorted by their bytes. It covers content through the sums of the

@@ -312,7 +312,7 @@ func TestAnAgentMayNotAnswer(t *testing.T) {
 	// The server refuses what an agent may not say, and tells it so.
 	refused := make(chan error, 100)
 	agent.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err })
-	for _, subject := range []string{"approval.answer", "approval.list", "session.phase", "session.posture", "calls.resolve", "calls.cancel", "to.X.approve.s1", "to.X.call.s1"} {
+	for _, subject := range []string{"approval.answer", "approval.list", "session.phase", "session.fork", "session.posture", "calls.resolve", "calls.cancel", "to.X.approve.s1", "to.X.call.s1"} {
 		if err := agent.Publish("steno.v1."+subject, []byte(`{}`)); err != nil {
 			t.Fatal(err)
 		}

@@ -62,6 +62,23 @@ func (m *Memory) PutBlob(session, sha256 string, data []byte) {
 	}
 }
 
+// Create makes a session elsewhere and takes it over once it is whole.
+func (m *Memory) Create(ctx context.Context, session string, opt journal.Options, entries iter.Seq2[journal.Entry, error]) (schema.Head, error) {
+	made := NewMemory()
+	head, err := journal.Fill(ctx, made, session, opt, entries)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil && m.sessions[session] != nil {
+		err = schema.Errorf(schema.AlreadyExists, "session %s is there already", session).With("session", session)
+	}
+	if err != nil {
+		return head, err
+	}
+	m.sessions[session] = made.sessions[session]
+	maps.Copy(m.blobs, made.blobs)
+	return head, nil
+}
+
 // ID is the store's id.
 func (m *Memory) ID() string { return m.id }
 

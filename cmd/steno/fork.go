@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"steno/executor"
+	"steno/schema"
+)
+
+func (a *app) forkCommand() *cobra.Command {
+	var req executor.ForkRequest
+	c := &cobra.Command{
+		Use: "fork SESSION", Short: "make a session that goes on from an event of another",
+		Long: "fork makes a new session with what was said and done in SESSION up to an event, each event with its origin. It needs\n" +
+			"no lease on SESSION, which it does not change. Calls that had no result by then are not copied, and neither is what a\n" +
+			"person granted beyond one call. A copied call is another call than the parent's: it has no key of its own any more.",
+		Example: "  steno session fork demo\n  steno session fork demo --at 12 --session second-try",
+		Args:    exactly("SESSION"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if c.Flags().Changed("at") && req.At == 0 {
+				return usage("--at is the number of an event; they begin with 1")
+			}
+			req.Session = args[0]
+			return a.fork(c.Context(), req)
+		},
+	}
+	c.Flags().Uint64Var(&req.At, "at", 0, "the last event of SESSION that counts; its last one if left out")
+	c.Flags().StringVar(&req.To, "session", "", "the id of the new session; a new one if left out")
+	return c
+}
+
+func (a *app) fork(ctx context.Context, req executor.ForkRequest) (err error) {
+	if err := schema.CheckSession(req.Session); err != nil {
+		return err
+	}
+	b, err := a.backend(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	answer, err := b.client.Fork(b.calls, req)
+	if err != nil {
+		return err
+	}
+	if a.format == "json" || a.format == "jsonl" {
+		return a.json(answer)
+	}
+	return a.table([]string{"SESSION", "PARENT", "AT", "HEAD"}, [][]string{{answer.Session, answer.Parent, fmt.Sprint(answer.At), answer.Head}})
+}

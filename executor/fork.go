@@ -1,0 +1,110 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+// ForkRequest makes a session that goes on from an event of another one.
+type ForkRequest struct {
+	Session string `json:"session"`     // the parent
+	At      uint64 `json:"at,omitzero"` // its last event that counts; 0 for the last it has
+	To      string `json:"to,omitzero"` // the id of the new session; steno's if it is left out
+}
+
+// ForkAnswer tells of the new session. Doing it again is answered alike.
+type ForkAnswer struct {
+	OK      bool   `json:"ok"`
+	Session string `json:"session"`
+	Created bool   `json:"created"`
+	Parent  string `json:"parent"`
+	At      uint64 `json:"at"`
+	Head    string `json:"head"`
+}
+
+const (
+	forkSchema       = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `,"at":{"type":"integer","minimum":0},"to":` + sessionID + `}}`
+	forkAnswerSchema = `{"type":"object","required":["ok","session","created","parent","at","head"],"properties":{"ok":{"const":true},"session":{"type":"string"},` +
+		`"created":{"type":"boolean"},"parent":{"type":"string"},"at":{"type":"integer"},"head":{"type":"string"}}}`
+)
+
+var forkVerb = verb{"fork", (*Executor).runFork, false, ofWrites}
+
+// runFork makes a fork. It needs no lease on the parent, so any executor of the
+// store may do it.
+func (x *Executor) runFork(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
+	var req ForkRequest
+	if _, err := door(payload, &req, levelData); err != nil {
+		return reply{}, err
+	}
+	if req.To == "" {
+		req.To = journal.NewID().String()
+	}
+	if err := errors.Join(schema.CheckSession(req.Session), schema.CheckSession(req.To)); err != nil {
+		return reply{}, err
+	}
+	a := ForkAnswer{OK: true, Session: req.To, Parent: req.Session}
+	fork, err := replay.ReadFork(req.Session, req.At, x.events(ctx, req.Session))
+	if err != nil {
+		return reply{}, err
+	}
+	a.At = fork.At
+	opt := journal.Options{Holder: x.cfg.Holder, NewState: func() journal.State { return replay.NewChecker() }, Started: fork.Started()}
+	head, err := x.cfg.Store.Create(ctx, req.To, opt, x.copies(ctx, fork))
+	if errors.Is(err, schema.AlreadyExists) { // by an earlier request, perhaps
+		kin := replay.ReadKin(req.To, x.events(ctx, req.To))
+		if there, e := x.summary(ctx, req.To); e == nil && kin.Parent == req.Session && (req.At == 0 || kin.Seq == req.At) {
+			head, err := schema.ParseHead(there.Head)
+			if a.At, a.Head = kin.Seq, there.Head; err != nil {
+				return reply{}, err
+			}
+			return answer(a, x, req.To, head)
+		}
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	a.Created, a.Head = true, head.String()
+	return answer(a, x, req.To, head)
+}
+
+// events gives the events of a session that are known to be durable, each time
+// anew. Damage ends them with its error.
+func (x *Executor) events(ctx context.Context, id string) iter.Seq2[*schema.Event, error] {
+	known := uint64(0) // of a session that is held here more is known than stands in its log
+	if s, err := x.held(ctx, id); err == nil {
+		known = s.journal.Head().Seq
+		s.leave()
+	}
+	return func(yield func(*schema.Event, error) bool) {
+		scan := journal.NewScan(x.cfg.Store, id, journal.ScanOptions{Strict: true, State: replay.NewChecker()})
+		for it, err := range scan.Items(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if it.Event != nil && (!it.Tentative || it.Event.Seq <= known) && !yield(it.Event, nil) {
+				return
+			}
+		}
+	}
+}
+
+// copies are the entries of a fork. Their blobs become blobs of its own.
+func (x *Executor) copies(ctx context.Context, fork *replay.Fork) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		for c, err := range fork.Copies() {
+			if err == nil {
+				c.Data, err = journal.Whole(ctx, x.cfg.Store, fork.Parent, c.Data)
+			}
+			if !yield(journal.Entry{Type: c.Type, Data: c.Data}, err) || err != nil {
+				return
+			}
+		}
+	}
+}
