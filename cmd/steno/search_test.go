@@ -1,0 +1,156 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"steno/journal"
+	"steno/journal/journaltest"
+)
+
+// seqs are the sessions and numbers that a search finds.
+func seqs(t *testing.T, out string) string {
+	t.Helper()
+	var found []string
+	for line := range strings.Lines(out) {
+		var h hit
+		must(t, json.Unmarshal([]byte(line), &h))
+		found = append(found, fmt.Sprintf("%s/%d", h.Session, h.Seq))
+	}
+	return strings.Join(found, " ")
+}
+
+func TestS14ASearchFindsWhatIsThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	failed := entry("tool_result", `{"call_id":"c2","attempt":1,"ok":false,"error":{"kind":"timeout","message":"slow/er","details":{}},"duration_us":1}`)
+	written(t, dir, "a", false, joined(ran("c1", "read", `{"path":"x/y","n":12345678901234567890}`, `"two\nlines"`),
+		ran("c2", "bash", `{"command":"say \"hi\" \u001b[2J"}`, `""`)[:3], []journal.Entry{failed}))
+	written(t, dir, "b", true, ran("c1", "bash", `{"command":"\u0067it push\/pull"}`, `""`)[:3], []journal.Entry{journaltest.Message("git push, ünd so weiter")})
+	written(t, dir, "c", false, []journal.Entry{journaltest.Note(strings.Repeat("x", 300<<10) + " in the blob's end")})
+	good(t, dir, "session", "pack", "c")
+	written(t, dir, "d", false, []journal.Entry{journaltest.Note("gone")})
+	good(t, dir, "session", "rm", "d", "--reason", "test", "--apply")
+	for args, want := range map[string]string{
+		"git push":               "b/3 b/7",
+		"push/pull":              "b/3",
+		"ünd":                    "b/7",
+		"(?i)GIT PUSH":           "b/3 b/7",
+		"^git .*r$":              "b/7",
+		"(?m)^lines":             "a/6",
+		`say "hi"`:               "a/7",
+		"12345678901234567890":   "a/3",
+		"-F|n.a":                 "",
+		"the blob's end":         "c/3",
+		"gone":                   "",
+		"|--kind|timeout":        "a/10",
+		"slow.er|--kind|timeout": "a/10",
+		"|--kind|interrupted":    "",
+		"c1|--tool|bash":         "b/3 b/4 b/5",
+		"|--tool|read":           "a/3 a/4 a/5 a/6",
+		"|--state|failed":        "a/7 a/8 a/9 a/10",
+		"bash|--state|unknown":   "b/3",
+		"git|a":                  "",
+		"git|b|a":                "b/3 b/7",
+		"git|latest":             "",
+		"push|--since|1h":        "b/3 b/7",
+		"push|--until|1h":        "",
+		"push|--since|2020-01-01|--until|2021-01-01T00:00:00Z": "",
+	} {
+		words := strings.Split(args, "|")
+		if words[0] == "-F" {
+			words = []string{"-F", words[1]}
+		}
+		if got := seqs(t, good(t, dir, append([]string{"search", "-o", "jsonl"}, words...)...)); got != want {
+			t.Errorf("search %q finds %s, want %s", args, got, want)
+		}
+	}
+	if out := good(t, dir, "search", "say"); !strings.Contains(out, `a        7    `) || !strings.Contains(out, `say "hi" \x1b[2J`) {
+		t.Error(out)
+	}
+	if out := good(t, dir, "search", "nowhere", "-o", "json"); out != "[]\n" {
+		t.Error(out)
+	}
+	for _, args := range [][]string{{"("}, {"x", "--kind", "no"}, {"x", "--state", "no"}, {"x", "--since", "no"}, {"x", "../a"}, {}} {
+		if _, errOut, code := steno(t, dir, append([]string{"search"}, args...)...); code != 2 || !strings.Contains(errOut, `"next"`) {
+			t.Errorf("search %q: exit %d, %s", args, code, errOut)
+		}
+	}
+	if _, _, code := steno(t, dir, "search", "x", "nobody"); code != 3 {
+		t.Errorf("an unknown session: exit %d", code)
+	}
+}
+
+// Whatever is wrong with a session is named and hides no other, and nothing that
+// does not count is found.
+func TestS14ASearchNamesDamagedSessions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, id := range []string{"a", "b", "c", "d", "e"} {
+		written(t, dir, id, false, []journal.Entry{journaltest.Note("one"), journaltest.Note("needle"), journaltest.Note("three")})
+	}
+	at := func(id string) string { return filepath.Join(dir, ".steno/sessions", id, "000001.jsonl") }
+	must(t, change(at("a"), "three", "thrEE"))
+	b, err := os.ReadFile(at("b"))
+	must(t, err)
+	lines := strings.SplitAfter(string(b), "\n")
+	must(t, os.WriteFile(at("b"), []byte(strings.Join(append(lines[:3:3], lines[4:]...), "")), 0o600)) // a line is gone, with its sums right
+	must(t, os.Chmod(at("c"), 0o666))
+	f, err := os.OpenFile(at("d"), os.O_APPEND|os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteString(`{"v":1,"session":"d","seq":7,"needle`)
+	must(t, err)
+	must(t, f.Close())
+	out, errOut, code := steno(t, dir, "search", "needle", "-o", "jsonl")
+	if got := seqs(t, out); got != "a/4 b/4 d/4 e/4" || code != 4 {
+		t.Errorf("it finds %s, exit %d", got, code)
+	}
+	for _, want := range []string{`"session":"a"`, `"session":"b"`, "unsafe_state_path"} {
+		if strings.Count(errOut, want) != 1 {
+			t.Errorf("%s is named %d times in\n%s", want, strings.Count(errOut, want), errOut)
+		}
+	}
+	// Damage is named also where nothing matches.
+	if _, errOut, code := steno(t, dir, "search", "nowhere"); code != 4 || strings.Count(errOut, "corrupt_log_line") != 2 {
+		t.Errorf("exit %d, %s", code, errOut)
+	}
+}
+
+// BenchmarkSearch goes through 1,000 sessions of 1,000 events, beside grep and jq.
+func BenchmarkSearch(b *testing.B) {
+	const sessions, calls = 1000, 249
+	dir := b.TempDir()
+	for s := range sessions {
+		var entries []journal.Entry
+		for n := range calls {
+			word := "nothing"
+			if n == 100 && s%100 == 0 {
+				word = "needle"
+			}
+			entries = append(entries, ran(fmt.Sprint("c", n), "read", fmt.Sprintf(`{"path":"src/%d/file.go","limit":100,"why":%q}`, n, word), `"package main // some text that a tool gave"`)...)
+		}
+		written(b, dir, fmt.Sprintf("s%04d", s), false, entries)
+	}
+	run := func(name string, args ...string) {
+		b.Run(filepath.Base(name)+" "+strings.Join(args[:min(2, len(args))], " "), func(b *testing.B) {
+			for b.Loop() {
+				cmd := exec.Command(name, args...)
+				cmd.Dir = dir
+				out, err := cmd.CombinedOutput()
+				if n := strings.Count(string(out), "needle"); err != nil || n != sessions/100 {
+					b.Fatalf("%v, %d found: %.300s", err, n, out)
+				}
+			}
+		})
+	}
+	run("steno", "search", "needle")
+	run("sh", "-c", "grep -h needle .steno/sessions/*/0*.jsonl")
+	if _, err := exec.LookPath("jq"); err == nil {
+		run("sh", "-c", `cat .steno/sessions/*/0*.jsonl | jq -c 'select(.data.args.why? == "needle")'`)
+	}
+}
