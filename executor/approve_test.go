@@ -34,12 +34,17 @@ func (n *node) asked(session, id, tool, args string) (executor.ApprovalInfo, <-c
 	return n.question(session, id), result
 }
 
-func (n *node) question(session, id string) (found executor.ApprovalInfo) {
+func (n *node) question(session, id string) executor.ApprovalInfo {
 	n.t.Helper()
-	eventually(n.t, "the question about "+id, func() bool {
-		list, err := n.client.Approvals(within(n.t), executor.ApprovalsRequest{Session: session})
+	return questionOf(n.t, n.client, session, id)
+}
+
+func questionOf(t *testing.T, client *executor.Client, session, id string) (found executor.ApprovalInfo) {
+	t.Helper()
+	eventually(t, "the question about "+id, func() bool {
+		list, err := client.Approvals(within(t), executor.ApprovalsRequest{Session: session})
 		if err != nil && schema.KindOf(err) != schema.NotFound {
-			n.t.Fatal(err)
+			t.Fatal(err)
 		}
 		i := slices.IndexFunc(list.Approvals, func(a executor.ApprovalInfo) bool { return a.CallID == id })
 		if i >= 0 {

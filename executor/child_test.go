@@ -34,7 +34,9 @@ type child struct {
 	Grace   time.Duration // of the drain after SIGTERM
 	// StopWait is how long a tool has to stop, the product's if zero; checks are
 	// asked no sooner than that after a take-over.
-	StopWait time.Duration
+	StopWait   time.Duration
+	RetryFirst time.Duration // of the queue, the product's if zero
+	Policy     string        // the document, or none
 }
 
 // A snare kills a child at a point of an append, with SIGKILL, without a
@@ -124,13 +126,22 @@ func childExecutor(arg []byte) error {
 		return err
 	}
 	holder := lease.Self("executor.test")
-	x, err := executor.New(executor.Config{Conn: conn, Store: store.WithFaults(traps.faults()), Tools: registry, Holder: holder,
+	var policy *executor.Policy
+	if c.Policy != "" {
+		if policy, err = executor.ParsePolicy([]byte(c.Policy)); err != nil {
+			return err
+		}
+	}
+	x, err := executor.New(executor.Config{Policy: policy, Conn: conn, Store: store.WithFaults(traps.faults()), Tools: registry, Holder: holder,
 		Queue: c.Queue, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1}))})
 	if err != nil {
 		return err
 	}
 	if c.AckWait > 0 {
 		executor.SetAckWait(x, c.AckWait)
+	}
+	if c.RetryFirst > 0 {
+		executor.SetRetryFirst(x, c.RetryFirst)
 	}
 	if c.StopWait > 0 {
 		executor.SetStopWait(x, c.StopWait)

@@ -326,3 +326,121 @@ func TestAnExecutorMayBeKilledWhileAnOutcomeIsSettled(t *testing.T) {
 		}
 	}
 }
+
+// Instants around what a person decides: an executor is killed while a call waits
+// for an answer, once it is allowed and before it starts, and while it runs again
+// because somebody has said so. No call takes effect without an allow, none more
+// often than was decided, and none has two genuine results.
+func TestAnExecutorMayBeKilledAroundADecision(t *testing.T) {
+	for _, at := range []string{"waiting for approval", "allowed, not started", "resolve --retry started"} {
+		for _, door := range []string{"request", "queue"} {
+			for _, tool := range toolClasses {
+				t.Run(strings.Join([]string{at, door, tool}, "/"), func(t *testing.T) {
+					p := newPlace(t, journaltest.NATSOptions{Listen: true, JetStream: door == "queue"})
+					file := filepath.Join(t.TempDir(), "effects")
+					c := child{Effects: file, Queue: door == "queue", AckWait: time.Second, StopWait: 10 * time.Millisecond, RetryFirst: 20 * time.Millisecond}
+					args, effects := `{"wait":true}`, 2
+					if at != "resolve --retry started" {
+						args, effects, c.Policy = `{}`, 1, "version: 1\nmode: auto\nrules: [{name: all, do: ask}]\n"
+					}
+					a := p.child(c)
+					client, conn := p.client(), p.nats.Connect()
+					open(t, client, "s1")
+					asked := make(chan executor.Answer, 1)
+					if door == "queue" {
+						if err := client.Enqueue(within(t), "s1", request("c1", tool, args)); err != nil {
+							t.Fatal(err)
+						}
+					} else {
+						go func() {
+							answer, err := client.Call(within(t), "s1", request("c1", tool, args))
+							if err != nil {
+								t.Error(err)
+							}
+							asked <- answer
+						}()
+					}
+					decided := make(chan struct{})
+					decide := func(q executor.ApprovalInfo) {
+						_, err := client.Answer(within(t), executor.AnswerRequest{Session: "s1", CallID: "c1", ApprovalID: q.ApprovalID, Decision: "allow", ArgsSHA256: q.ArgsSHA256})
+						if err != nil {
+							t.Error(err)
+						}
+						close(decided)
+					}
+					var q executor.ApprovalInfo
+					if c.Policy != "" {
+						q = questionOf(t, client, "s1", "c1")
+					}
+					switch at {
+					case "waiting for approval":
+						a.Kill()
+					case "allowed, not started":
+						a.arm(conn, snare{At: journaltest.Write, Line: `"type":"tool_started"`})
+						go decide(q)
+					default:
+						a.WaitFor("effect", 1)
+						answer, err := client.Cancel(within(t), executor.CancelRequest{Session: "s1", CallID: "c1", By: "ada"})
+						if err != nil {
+							t.Fatal(err)
+						}
+						wantKindOfResult(t, answer.Data, schema.Cancelled)
+						a.arm(conn, snare{At: journaltest.Write, Line: toolResult})
+						again, cancel := context.WithCancel(within(t))
+						go func() {
+							defer close(decided)
+							_, _ = client.Resolve(again, executor.ResolveRequest{Session: "s1", CallID: "c1", As: executor.AsRetry, By: "ada", Reason: "why"})
+						}()
+						a.wantKilled()
+						cancel() // who decided does not ask again
+						wait(t, "the decision", decided)
+					}
+					a.wantKilled()
+					if n := countEffects(t, file, "c1"); (c.Policy != "") != (n == 0) {
+						t.Errorf("%d effects when it is killed", n)
+					}
+
+					p.child(c)
+					if at == "waiting for approval" {
+						if again := questionOf(t, client, "s1", "c1"); again.ApprovalID != q.ApprovalID || countEffects(t, file, "c1") != 0 {
+							t.Errorf("after the restart it waits for %+v, before for %+v", again, q)
+						}
+						decide(q)
+					}
+					wait(t, "the decision", decided)
+					answer, err := client.Wait(within(t), "s1", "c1")
+					if err != nil {
+						t.Fatal(err)
+					}
+					p.wantRecorded("s1", answer)
+					if door == "queue" {
+						eventually(t, "the acknowledgement", func() bool { return inStream(t, conn, executor.StreamQueue) == 0 })
+						if n := inStream(t, conn, executor.StreamDead); n != 0 {
+							t.Errorf("%d dead letters", n)
+						}
+					} else if got := wait(t, "the answer", asked); c.Policy != "" && string(got.Data) != string(answer.Data) {
+						t.Errorf("who called has the answer %s", got.Data)
+					}
+					if c.Policy == "" { // nothing has run by itself, and it may still be settled
+						wantKindOfResult(t, answer.Data, schema.Cancelled)
+						if answer, err = client.Resolve(within(t), executor.ResolveRequest{Session: "s1", CallID: "c1", As: executor.AsSucceeded, By: "ada", Reason: "looked"}); err != nil {
+							t.Fatal(err)
+						}
+					}
+					wantKindOfResult(t, answer.Data, "")
+					genuine := 0
+					l := p.read("s1")
+					for _, e := range l.Events {
+						if e.Type == schema.TypeToolResult && kindOfResult(t, e.Data) == "" {
+							genuine++
+						}
+					}
+					is := l.State.Calls[0]
+					if n := countEffects(t, file, "c1"); n != effects || len(is.Attempts) != effects || genuine != 1 || l.FirstError != nil {
+						t.Errorf("%d effects, %d genuine results, %v, and the call is %+v", n, genuine, l.FirstError, is)
+					}
+				})
+			}
+		}
+	}
+}
