@@ -140,11 +140,22 @@ func (s *session) inPhase(f func(alone bool) (moves bool)) {
 	}
 }
 
+// escalates reports whether a result, whenever and from wherever it comes, makes an
+// edit task of an investigate task.
+func (s *session) escalates(tool string, dryRun, ok bool) bool {
+	if !ok || dryRun {
+		return false
+	}
+	e, err := s.x.cfg.Tools.lookup(tool)
+	return err == nil && e.tool.Escalates
+}
+
 // escalation is what the success of a tool that escalates changes, nil where
-// somebody else was faster. The caller has the phases for itself.
+// somebody else was faster, or the session has ended. The caller has the phases for
+// itself.
 func (s *session) escalation(callID string) *move {
 	at := s.stage()
-	if at.phase == "" || at.task != TaskInvestigate || at.escalated {
+	if at.phase == "" || at.task != TaskInvestigate || at.escalated || s.ended() {
 		return nil
 	}
 	return moved(at.phase, at.phase, TaskEdit, callID)

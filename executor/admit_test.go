@@ -287,3 +287,87 @@ func TestT6ToolsDeclareTheirPhases(t *testing.T) {
 		}
 	}
 }
+
+// Whenever the success of a tool that escalates is known, and from whom, the task
+// is escalated, once.
+func TestT7ALateSuccessEscalatesToo(t *testing.T) {
+	for what, settle := range map[string]func(t *testing.T, p *place, up executor.Tool) *node{
+		"the tool is asked": func(t *testing.T, p *place, up executor.Tool) *node {
+			up.Check = func(context.Context, *executor.Invocation) (executor.Checked, error) {
+				return executor.Checked{Took: true, Result: executor.Result{OK: true}}, nil
+			}
+			n := p.asking(append(classes(), up)...)
+			wantKindOfResult(t, n.call("s1", "c1", "up", `{}`).Data, "")
+			return n
+		},
+		"a person knows": func(t *testing.T, p *place, up executor.Tool) *node {
+			n := p.node(append(classes(), up))
+			wantKindOfResult(t, n.call("s1", "c1", "up", `{}`).Data, schema.Interrupted)
+			if _, err := n.client.Resolve(within(t), executor.ResolveRequest{Session: "s1", CallID: "c1", As: executor.AsSucceeded, By: "ada", Reason: "why"}); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		},
+		"another writer says so": func(t *testing.T, p *place, up executor.Tool) *node {
+			n := p.node(append(classes(), up))
+			wantKindOfResult(t, n.call("s1", "c1", "up", `{}`).Data, schema.Interrupted)
+			at := p.read("s1").State.Call("c1").Attempts[0]
+			for range 2 { // the answer may be lost
+				if _, err := ask(t, n.conn, "steno.v1.to."+n.holder+".result.s1", fmt.Sprintf(
+					`{"session":"s1","call_id":"c1","attempt":1,"epoch":%d,"seq":%d,"data":{"call_id":"c1","attempt":1,"ok":true,"output":"","duration_us":7}}`, at.Epoch, at.Seq)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return n
+		},
+		"it was not waited for": func(t *testing.T, p *place, up executor.Tool) *node {
+			hold, runs := make(chan struct{}), make(chan struct{})
+			up.Run = func(context.Context, *executor.Invocation) (executor.Result, error) {
+				close(runs)
+				<-hold
+				return executor.Result{OK: true}, nil
+			}
+			n := p.asking(append(classes(), up)...)
+			wantKindOfResult(t, n.call("s1", "c1", "up", `{}`).Data, schema.Interrupted)
+			answered := make(chan struct{})
+			go func() {
+				defer close(answered)
+				a, err := n.client.Call(within(t), "s1", request("c2", "up", `{}`))
+				if err != nil || kindOfResult(t, a.Data) != schema.Cancelled {
+					t.Errorf("%s, %v", a.Data, err)
+				}
+			}()
+			wait(t, "the tool", runs)
+			wantKindOfResult(t, n.cancel("s1", "c2", "too long").Data, schema.Cancelled)
+			wait(t, "who called", answered)
+			close(hold)
+			eventually(t, "the late result", func() bool {
+				got, err := n.client.Get(within(t), "s1")
+				return err == nil && got.TaskKind == executor.TaskEdit
+			})
+			return n
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := newPlace(t, journaltest.NATSOptions{})
+			p.leave("s1", journal.Entry{Type: schema.TypePhaseChanged, Data: []byte(`{"from":"none","to":"investigating","task_kind":"investigate"}`)},
+				journaltest.Call("c1", "up", `{}`), decided("c1", "allow"), journaltest.Started("c1", 1))
+			up := classes()[4]
+			up.Name = "up"
+			n := settle(t, p, up)
+			got, err := n.client.Get(within(t), "s1")
+			if err != nil || got.TaskKind != executor.TaskEdit {
+				t.Errorf("the task is %s, %v", got.TaskKind, err)
+			}
+			moves := 0
+			for _, e := range p.read("s1").Events {
+				if e.Type == schema.TypePhaseChanged && field[string](t, e.Data, "task_kind") == executor.TaskEdit {
+					moves++
+				}
+			}
+			if moves != 1 {
+				t.Errorf("the task was escalated %d times", moves)
+			}
+		})
+	}
+}

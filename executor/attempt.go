@@ -99,7 +99,7 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 		return Answer{}, s.stopped()
 	}
 	out := s.verdict(res, err)
-	out.escalates = tool.Escalates && !req.DryRun && out.err == nil && res.OK
+	out.escalates = s.escalates(req.Name, req.DryRun, out.err == nil && res.OK)
 	out.duration, out.over = time.Since(began), over
 	if c := f.cancelled.Load(); c != nil && out.err != nil && schema.KindOf(out.err) == schema.Cancelled {
 		out.over.by, out.over.reason = c.by, c.reason

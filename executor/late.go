@@ -40,7 +40,9 @@ func (s *session) late(req *Request, a replay.Attempt, took time.Duration, res R
 	if !out.genuine() {
 		return // the record says that already
 	}
+	out.escalates = s.escalates(req.Name, req.DryRun, out.err == nil && res.OK)
 	for {
+		ended := s.ended()
 		c := s.copied(req.CallID)
 		if c == nil {
 			return // it could not be recorded either
@@ -52,8 +54,9 @@ func (s *session) late(req *Request, a replay.Attempt, took time.Duration, res R
 			err = s.noteLate(req, a.Attempt, out)
 			break
 		}
-		if _, err = s.finish(req, a.Attempt, out, false); !errors.Is(err, schema.ResultConflict) {
-			break // else somebody has resolved it in this instant
+		_, err = s.finish(req, a.Attempt, out, false)
+		if !errors.Is(err, schema.ResultConflict) && (ended || !errors.Is(err, schema.SessionEnded)) {
+			break // else somebody has resolved it in this instant, or ended the session, which takes the result alone
 		}
 	}
 	if errors.Is(err, schema.SessionWriterLost) {
@@ -234,7 +237,21 @@ func (s *session) take(l *lateResult) (journal.Record, error) {
 		}
 		return s.journal.Event(s.ctx, s.journal.Head().Seq)
 	}
-	r, err := s.append(journal.Entry{Type: schema.TypeToolResult, Data: l.over(c.Result.Seq)})
+	entries := []journal.Entry{{Type: schema.TypeToolResult, Data: l.over(c.Result.Seq)}}
+	var is struct {
+		OK bool `json:"ok"`
+	}
+	if schema.Unmarshal(l.Data, &is) == nil && s.escalates(c.Name, c.DryRun, is.OK) {
+		s.phases.Lock()
+		defer s.phases.Unlock()
+		if m := s.escalation(c.ID); m != nil {
+			entries = append(entries, m.entry())
+		}
+	}
+	r, err := s.append(entries...)
+	if len(entries) > 1 && errors.Is(err, schema.SessionEnded) { // in this instant; a result may come behind that
+		r, err = s.append(entries[0])
+	}
 	if err != nil {
 		return journal.Record{}, err
 	}

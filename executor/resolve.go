@@ -58,7 +58,7 @@ func (s *session) resolve(ctx context.Context, req *ResolveRequest) (Answer, err
 		if req.As == AsRetry {
 			return s.retry(f, now, over)
 		}
-		out := verdict{over: over, result: Result{OK: req.As == AsSucceeded, Output: req.Output}}
+		out := verdict{over: over, result: Result{OK: req.As == AsSucceeded, Output: req.Output}, escalates: s.escalates(now.Name, now.DryRun, req.As == AsSucceeded)}
 		if req.As == AsFailed {
 			text := req.Output
 			if text == "" {

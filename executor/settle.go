@@ -120,6 +120,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		case err == nil && checked.Took:
 			out := s.verdict(checked.Result, nil)
 			out.over.by = "check"
+			out.escalates = s.escalates(req.Name, req.DryRun, checked.Result.OK)
 			return s.finish(req, last, out, false)
 		case f.cancelled.Load() != nil:
 			return s.finishCancelled(f, c, f.cancelled.Load())
