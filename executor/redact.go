@@ -58,7 +58,7 @@ func appendMarks(b []byte, marks []Mark) []byte {
 type Redactor struct {
 	secret   []byte
 	names    map[string]string // rules by key name, both without case and dashes
-	ends     [256]bool         // their last letters, in lower case
+	tails    [32 * 32]bool     // what their last two bytes may be, by letter
 	begins   [1 << 16]uint8    // which of groups may match where these two bytes stand
 	groups   [256][]*literal
 	patterns []*pattern
@@ -69,6 +69,9 @@ type Redactor struct {
 // nothing is, b itself comes back and nothing is allocated. What is no JSON is
 // taken as text.
 func (r *Redactor) JSON(b []byte, at string, m []Mark) ([]byte, []Mark) {
+	if len(b) == 0 {
+		return b, m
+	}
 	w := redactions.Get().(*redaction)
 	defer w.back()
 	w.begin(r, at, m)
@@ -88,6 +91,9 @@ func (r *Redactor) JSON(b []byte, at string, m []Mark) ([]byte, []Mark) {
 
 // Text is [Redactor.JSON] for a text. A text that is JSON is looked at as such.
 func (r *Redactor) Text(s, at string, m []Mark) (string, []Mark) {
+	if s == "" {
+		return s, m
+	}
 	w := redactions.Get().(*redaction)
 	defer w.back()
 	w.begin(r, at, m)
@@ -249,13 +255,20 @@ func (w *redaction) text(s string, nested int) (out string, hit bool) {
 
 // likeJSON says whether it is worth reading a text as JSON.
 func likeJSON(s string) bool {
-	first, last := strings.TrimLeft(s, " \t\r\n"), strings.TrimRight(s, " \t\r\n")
-	if first == "" {
+	for len(s) > 0 && isSpace(s[0]) {
+		s = s[1:]
+	}
+	if s == "" || s[0] != '{' && s[0] != '[' {
 		return false
 	}
-	c := first[0]
-	return (c == '{' || c == '[') && last[len(last)-1] == c+2
+	last := len(s) - 1
+	for isSpace(s[last]) {
+		last--
+	}
+	return s[last] == s[0]+2
 }
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 
 // scan finds the spans of a text in one pass: a table says at which two bytes
 // something may begin, and only there is anything compared.

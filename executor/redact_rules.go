@@ -155,13 +155,13 @@ func NewRedactor(secret []byte, more Redaction) (*Redactor, error) {
 	table := map[uint16][]*literal{}
 	named := &literal{pattern: -1}
 	for name := range r.names {
-		r.ends[name[len(name)-1]] = true
+		r.tail(name)
 	}
-	for _, name := range secretEnds {
-		r.ends[name[len(name)-1]] = true
+	for _, end := range plainEnds {
+		r.tail(end)
 	}
 	for c := range 256 {
-		if r.ends[lower(byte(c))] || strings.IndexByte("\"'` \t", byte(c)) >= 0 {
+		if r.mayEnd('-', byte(c)) || strings.IndexByte("\"'` \t", byte(c)) >= 0 {
 			for _, then := range "=:" {
 				table[uint16(c)<<8|uint16(then)] = []*literal{named}
 			}
@@ -280,9 +280,51 @@ func (r *Redactor) index(table map[uint16][]*literal) {
 	}
 }
 
+// Classes of bytes: 1 to 26 are letters of either case.
+const (
+	dashByte  = 27 // or _
+	digitByte = 28
+)
+
+var classes = func() (list [256]uint8) {
+	for c := range list {
+		switch l := lower(byte(c)); {
+		case l >= 'a' && l <= 'z':
+			list[c] = l - 'a' + 1
+		case l >= '0' && l <= '9':
+			list[c] = digitByte
+		case l == '-' || l == '_':
+			list[c] = dashByte
+		}
+	}
+	return list
+}()
+
+// mayEnd says whether the name of a secret may end in these two bytes; the first
+// does not matter where the name has one only. Most names end otherwise, so that
+// nothing more need be asked about them.
+func (r *Redactor) mayEnd(a, b byte) bool {
+	return r.tails[uint(classes[a]&31)<<5|uint(classes[b]&31)]
+}
+
+// tail has mayEnd know a name.
+func (r *Redactor) tail(name string) {
+	n := len(name)
+	last := int(classes[name[n-1]])
+	r.tails[dashByte<<5|last] = true // there may be dashes in it
+	if n > 1 {
+		r.tails[int(classes[name[n-2]])<<5|last] = true
+		return
+	}
+	for first := range 32 {
+		r.tails[first<<5|last] = true
+	}
+}
+
 // key says whether a name is one of secrets, and by which rule.
 func (r *Redactor) key(name string) (rule string, is bool) {
-	if len(name) == 0 || len(name) > maxKeyName || !r.ends[lower(name[len(name)-1])] {
+	n := len(name)
+	if n == 0 || n > maxKeyName || n > 1 && !r.mayEnd(name[n-2], name[n-1]) {
 		return "", false
 	}
 	var buf [maxKeyName]byte

@@ -133,6 +133,9 @@ func findPEMEnd(_ *shape, s string, at, behind int) (from, to int) {
 
 // named looks at a name and what is behind its = or : at p.
 func (w *redaction) named(s string, p int) {
+	if p > 1 && classes[s[p-1]] != 0 && !w.r.mayEnd(s[p-2], s[p-1]) {
+		return // what most of them are
+	}
 	if p+1 < len(s) && (s[p+1] == '=' || s[p] == ':' && s[p+1] == ':' || s[p] == '=' && (s[p+1] == '>' || s[p+1] == '~')) {
 		return // an operator
 	}
