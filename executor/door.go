@@ -123,6 +123,7 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 		}
 		// micro runs one handler at a time; a call may take an hour.
 		go func() {
+			deepen(0)
 			defer x.work.Done()
 			defer x.replies.end(same)
 			defer func() { <-room }()

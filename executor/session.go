@@ -355,6 +355,7 @@ func (s *session) fly(call *Request, begun chan struct{}, run func(*session, *fl
 	s.flights[call.CallID] = f
 	s.mu.Unlock()
 	go func() {
+		deepen(0)
 		defer s.x.work.Done()
 		defer s.leave()
 		answered := false
@@ -377,6 +378,19 @@ func (s *session) fly(call *Request, begun chan struct{}, run func(*session, *fl
 		}
 	}()
 	return f, nil
+}
+
+// deepen gives a new goroutine at once the stack that a call needs: one that
+// grows on the way is copied each time, with all that is on it. It is the frame
+// that does it; what is in it is never looked at.
+//
+//go:noinline
+func deepen(i uint) byte {
+	if i == 0 {
+		return 0
+	}
+	var room [12 << 10]byte
+	return room[i%uint(len(room))]
 }
 
 // land ends a flight whose answer is set.
