@@ -22,7 +22,7 @@ const (
 	maxTail         = 4000 // bytes of standard error, where that is kept apart
 )
 
-func bashTool() Tool {
+func bashTool(c Commands) Tool {
 	return Tool{
 		Name:   "bash",
 		DryRun: true,
@@ -37,7 +37,10 @@ func bashTool() Tool {
 		Tier:    3,
 		Program: bashProgram,
 		Timeout: bashMax + 10*time.Second, // the tool's own deadline comes first
-		Run:     runBash,
+		Run: func(ctx context.Context, call *Invocation) (Result, error) {
+			return runBash(ctx, call, c)
+		},
+		walls: func() string { return confinement(c, bounds{}) },
 	}
 }
 
@@ -47,7 +50,7 @@ type bashArgs struct {
 	TimeoutS *int     `json:"timeout_s"`
 }
 
-func runBash(ctx context.Context, call *Invocation) (Result, error) {
+func runBash(ctx context.Context, call *Invocation, how Commands) (Result, error) {
 	args, err := decodeArgs[bashArgs](call)
 	if err != nil {
 		return Result{}, err
@@ -69,7 +72,7 @@ func runBash(ctx context.Context, call *Invocation) (Result, error) {
 	if args.TimeoutS != nil {
 		limit = min(time.Duration(max(*args.TimeoutS, 1))*time.Second, bashMax)
 	}
-	r, err := command{argv: argv, limit: limit, most: MaxOutput}.run(ctx, call)
+	r, err := command{argv: argv, how: how, limit: limit, most: MaxOutput}.run(ctx, call)
 	if err != nil {
 		return Result{}, err
 	}

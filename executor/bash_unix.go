@@ -20,6 +20,7 @@ type outcome struct {
 	signal   string // that ended it, or ""
 	killed   bool   // by us, because ctx had ended
 	outlived bool   // its output is still held by something out of reach
+	reached  string // the limits that it came up against
 }
 
 // runGroup runs cmd, which was made with ctx for c, within walls where there are
@@ -31,7 +32,7 @@ type outcome struct {
 // changing files after the result is on record. Walls end all of it, else the
 // group is killed: a process that has left it (setsid) is not reached by this
 // and not waited for either.
-func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation) (res ran, err error) {
+func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation, temp string) (res ran, err error) {
 	keepDescriptors()
 	// The pipes are ours, not os/exec's, so that Wait returns with the command
 	// and the group can be killed then. Nothing else is inherited; os/exec makes
@@ -44,7 +45,7 @@ func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation) (
 	}
 	cmd.Stderr = cmd.Stdout // one pipe keeps what was written in order
 	if c.apart {
-		res.errs = &tail{}
+		res.errs = &tail{tell: c.tell}
 		if cmd.Stderr, err = p.from(res.errs); err != nil {
 			return ran{}, err
 		}
@@ -55,10 +56,11 @@ func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation) (
 		}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	wall, err := around(cmd, c, call, &p)
+	wall, err := around(cmd, c, call, &p, temp)
 	if err != nil {
 		return ran{}, err
 	}
+	defer wall.down()
 
 	// The parent-death signal, where there is one, is sent when the thread that
 	// started the command ends. So this goroutine keeps its thread until the

@@ -147,10 +147,15 @@ func (c *capture) join(from, to int) string {
 	return b.String()
 }
 
-// A tail keeps the end of a stream. It is for one goroutine.
+// A tail keeps the end of a stream, and tells its lines as they come: longer ones
+// than it keeps are not told, since half a line may hold half a secret. It is for
+// one goroutine.
 type tail struct {
-	end []byte
-	cut bool // something came before it
+	end  []byte
+	cut  bool // something came before it
+	tell func(line string)
+	line int  // of end, where the line begins that has not ended
+	long bool // its beginning is gone
 }
 
 // room and took are as those of a capture.
@@ -159,12 +164,28 @@ func (t *tail) room() []byte {
 		t.end = make([]byte, 0, 4*maxTail)
 	}
 	if len(t.end) > 2*maxTail {
-		t.end, t.cut = append(t.end[:0], t.end[len(t.end)-maxTail:]...), true
+		gone := len(t.end) - maxTail
+		t.end, t.cut = append(t.end[:0], t.end[gone:]...), true
+		if t.line -= gone; t.line < 0 {
+			t.line, t.long = 0, true
+		}
 	}
 	return t.end[len(t.end):cap(t.end)]
 }
 
-func (t *tail) took(n int) { t.end = t.end[:len(t.end)+n] }
+func (t *tail) took(n int) {
+	t.end = t.end[:len(t.end)+n]
+	for {
+		i := bytes.IndexByte(t.end[t.line:], '\n')
+		if i < 0 {
+			return
+		}
+		if line := t.end[t.line : t.line+i]; !t.long && t.tell != nil {
+			t.tell(string(line))
+		}
+		t.line, t.long = t.line+i+1, false
+	}
+}
 
 // text is the end as valid text, from the first whole line on: half a line may
 // hold half a secret. Of one that is long its end stays.

@@ -141,7 +141,7 @@ func TestAClientRefusesWhatCannotBeSent(t *testing.T) {
 // a call.
 func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{JetStream: true})
-	n := p.node([]executor.Tool{echo}, withQueue)
+	n := p.node(append(executor.Builtin(), echo), withQueue)
 	nc := p.nats.Connect()
 
 	msg, err := nc.Request("$SRV.INFO.steno", nil, journaltest.Deadline)
@@ -161,7 +161,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.Type != "io.nats.micro.v1.info_response" || info.Name != "steno" || info.Version != executor.Version ||
-		info.Metadata["store"] != n.store.ID() || info.Metadata["executor"] != n.holder || info.Metadata["prefix"] != "steno" {
+		info.Metadata["store"] != n.store.ID() || info.Metadata["executor"] != n.holder || info.Metadata["prefix"] != "steno" || info.Metadata["commands"] == "" {
 		t.Errorf("the service says %s", msg.Data)
 	}
 	schemas := map[string]map[string]*jsonschema.Schema{}

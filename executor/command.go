@@ -18,16 +18,21 @@ import (
 // tools of a tools file are run in the same way.
 type command struct {
 	argv  []string
+	how   Commands
 	stdin []byte        // what it reads; nothing if empty
 	env   []string      // besides what every command gets
 	apart bool          // standard error is kept apart from standard output
+	tell  func(string)  // of its lines, if it is kept apart; nil tells nobody
 	limit time.Duration // it is killed after that
 	most  int           // bytes of its output that are kept
 	bounds
 }
 
-// bounds hold for each process of a command that has walls; 0 is none.
-type bounds struct{ CPU, FileSize, Files uint64 } // seconds, bytes, open at a time
+// bounds of a command that has walls; 0 is none.
+type bounds struct {
+	CPU, FileSize, Files uint64 // of each process: seconds, bytes, open at a time
+	Memory, Processes    uint64 // of all together: bytes, processes and threads
+}
 
 // A ran is what a command that ended by itself has left.
 type ran struct {
@@ -49,10 +54,22 @@ func (c command) run(ctx context.Context, call *Invocation) (ran, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
+	temp, err := c.how.tempDir()
+	if temp != "" {
+		defer func() {
+			if err := removeTemp(temp); err != nil && call.log != nil {
+				call.log.Warn("the folder for temporary files of a command cannot be removed", "path", temp, "err", err)
+			}
+		}()
+	}
+	if err != nil {
+		return ran{}, schema.Errorf(schema.CommandFailed, "the command's folder for temporary files cannot be made: %s", lastWords(err)).
+			With("next", "look at TMPDIR, or /tmp, of the executor").Cause(err)
+	}
 	cmd := exec.CommandContext(limited, c.argv[0], c.argv[1:]...)
 	cmd.Dir = dir
-	cmd.Env = append(commandEnv(os.Getenv, call, dir), c.env...)
-	r, err := runGroup(limited, cmd, c, call)
+	cmd.Env = append(c.how.environment(commandEnv(os.Getenv, call, dir), temp), c.env...)
+	r, err := runGroup(limited, cmd, c, call, temp)
 	switch stop := ctxError(ctx); {
 	case err != nil && stop != nil:
 		return ran{}, stop
@@ -93,6 +110,7 @@ type commandResult struct {
 	Bytes    int    `json:"bytes"`             // of output
 	Dropped  int    `json:"dropped,omitzero"`  // bytes of output that are not recorded
 	Outlived bool   `json:"outlived,omitzero"` // something that it started goes on, out of reach, and holds its output
+	Reached  string `json:"reached,omitzero"`  // the limits that it came up against: memory, processes
 }
 
 // result is what is told of a command that ended.
@@ -103,7 +121,7 @@ func (r *ran) result() Result {
 	if len(text) > limit {
 		dropped = schema.Dropped(text, text, max(len(text), r.out.total), limit)
 	}
-	res := commandResult{ExitCode: r.code, Signal: r.signal, Bytes: r.out.total, Dropped: dropped, Outlived: r.outlived}
+	res := commandResult{ExitCode: r.code, Signal: r.signal, Bytes: r.out.total, Dropped: dropped, Outlived: r.outlived, Reached: r.reached}
 	whole := 0
 	if dropped > 0 {
 		whole = r.out.total
@@ -129,6 +147,9 @@ func (r commandResult) summary() string {
 	if r.Dropped > 0 {
 		s += fmt.Sprintf(", %d left out", r.Dropped)
 	}
+	if r.Reached != "" {
+		s += ", reached its limit of " + r.Reached
+	}
 	if r.Outlived {
 		s += ", left a process behind that holds its output"
 	}
@@ -145,7 +166,7 @@ func planned(argv []string) Result {
 // to find programs and to speak the user's language, and where Go keeps its
 // caches and gets its modules. All others may hold secrets and stay here.
 var passedOn = []string{
-	"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR",
+	"PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ",
 	"GOCACHE", "GOPATH", "GOMODCACHE", "GOFLAGS", "GOTOOLCHAIN", "GOPROXY", "GOSUMDB",
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"steno/schema"
 
 	"github.com/go-json-experiment/json"
+	llsyscall "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,6 +38,11 @@ type orders struct {
 	Hide      []hidden
 	Processes int // the most at a time, 0 if that cannot be bounded
 	Landlock  bool
+	Writable  []string // and nothing else, where Bound says so
+	Bound     bool
+	As        *credential // whom to run the command as, if not as ourselves
+	Temp      string
+	Groups    groups // control groups that the command is put into
 	Bounds    bounds
 }
 
@@ -48,6 +55,7 @@ type hidden struct {
 // A report is what a helper has to say in the end.
 type report struct {
 	Wall   string // what could not be put up; the command was not started then
+	Closed string // a folder in which the user cannot work; nor then
 	Errno  int    // why the command was not started
 	Code   int
 	Signal int
@@ -55,8 +63,16 @@ type report struct {
 
 // A wall is what is around one command.
 type wall struct {
-	said *os.File
-	read *report
+	said   *os.File
+	read   *report
+	groups groups
+}
+
+// down takes away what is left of it.
+func (w *wall) down() {
+	if w != nil {
+		_ = w.groups.remove() // an empty group that stays is found by its name
+	}
 }
 
 // walls are what this machine lets us put up, as it was found out.
@@ -64,7 +80,7 @@ type walls struct {
 	why       error   // there are none
 	flags     uintptr // of clone(2)
 	processes int
-	landlock  bool // as far as the kernel has it
+	landlock  int // its version, 0 if there is none
 }
 
 var known struct {
@@ -86,11 +102,15 @@ func tried() (walls, error) {
 		// Compilers and tests run some threads for each processor.
 		most = max(1024, 256*runtime.NumCPU())
 	}
+	version, err := llsyscall.LandlockGetABIVersion()
+	if err != nil {
+		version = 0
+	}
 	var w walls
-	for _, lock := range []bool{true, false} {
+	for _, lock := range slices.Compact([]int{version, 0}) {
 		for _, more := range []uintptr{0, unix.CLONE_NEWUSER} {
 			w = walls{flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | more, processes: most, landlock: lock}
-			w.why = w.trial()
+			w.why = w.trial(nil)
 			for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, context.DeadlineExceeded} {
 				if errors.Is(w.why, passing) {
 					return walls{}, w.why
@@ -107,7 +127,7 @@ func tried() (walls, error) {
 }
 
 // trial puts up the walls around nothing.
-func (w walls) trial() error {
+func (w walls) trial(in groups) error {
 	place, err := hide(os.TempDir())
 	if err != nil {
 		return err
@@ -120,7 +140,7 @@ func (w walls) trial() error {
 	defer p.close()
 	runtime.LockOSThread() // see runGroup
 	defer runtime.UnlockOSThread()
-	wall, err := w.around(cmd, orders{Hide: []hidden{place}, Processes: w.processes, Landlock: w.landlock}, p)
+	wall, err := w.around(cmd, orders{Hide: []hidden{place}, Processes: w.processes, Landlock: w.landlock > 0, Groups: in}, p)
 	if err != nil {
 		return err
 	}
@@ -137,7 +157,7 @@ var helperCalled atomic.Bool
 
 // around has cmd run within walls. Kind bash_disabled says that there could be
 // some, and are not.
-func around(cmd *exec.Cmd, c command, call *Invocation, p *pipes) (*wall, error) {
+func around(cmd *exec.Cmd, c command, call *Invocation, p *pipes, temp string) (*wall, error) {
 	if !helperCalled.Load() {
 		return nil, schema.Errorf(schema.BashDisabled, "this program cannot confine commands, so it runs none").
 			With("next", "its main must call executor.Helper first of all")
@@ -147,19 +167,66 @@ func around(cmd *exec.Cmd, c command, call *Invocation, p *pipes) (*wall, error)
 		return nil, schema.Errorf(schema.BashDisabled, "whether commands can be confined cannot be found out now").
 			With("next", "try again later: the machine is short of something").Cause(err)
 	}
-	call.tellWalls(w)
+	call.tellWalls(confinement(c.how, bounds{}))
 	if w.why != nil || call.bare {
+		if c.how.as != nil || c.how.Writable != nil {
+			return nil, notSo(w.why)
+		}
 		// The kernel kills the command when this process dies, even by SIGKILL.
 		// That reaches the command itself and not what it has started.
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 		return nil, nil
 	}
-	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes, Landlock: w.landlock, Bounds: c.bounds}
+	if err := w.able(c.how); err != nil {
+		return nil, notSo(err)
+	}
+	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes, Landlock: w.landlock > 0, Bounds: c.bounds,
+		As: c.how.as, Temp: temp}
+	if c.how.Writable != nil {
+		o.Bound, o.Writable = true, append([]string{cmd.Dir, temp}, c.how.Writable...)
+	}
 	for _, g := range call.Workspace.guarded {
 		at := inodeOf(g.info)
 		o.Hide = append(o.Hide, hidden{g.root.Name(), at.device, at.number})
 	}
-	return w.around(cmd, o, p)
+	if o.Groups, err = w.groups(c.bounds); err != nil {
+		return nil, schema.Errorf(schema.BashDisabled, "the limits of the command cannot be set").
+			With("next", "try again later: the machine is short of something").Cause(err)
+	}
+	if c.bounds.Memory > 0 && groupParents().memory != (group{}) {
+		o.Bounds.Memory = 0 // all have it together
+	}
+	if n := int(c.bounds.Processes); n > 0 && o.Processes > 0 {
+		o.Processes = min(o.Processes, max(n, leastProcesses))
+	}
+	made, err := w.around(cmd, o, p)
+	if err != nil {
+		_ = o.Groups.remove()
+		return nil, err
+	}
+	made.groups = o.Groups
+	return made, nil
+}
+
+// notSo is kind bash_disabled: commands are not to run otherwise than as Commands
+// says.
+func notSo(why error) error {
+	return schema.Errorf(schema.BashDisabled, "commands are to be confined as the tools file says, and this machine cannot do that: %v", why).
+		With("next", "run this on a machine that can, or take user and writable out of commands")
+}
+
+// leastProcesses is the lowest bound that a PID namespace takes.
+const leastProcesses = 301
+
+// able says what of how these walls cannot do.
+func (w walls) able(how Commands) error {
+	switch {
+	case how.Writable != nil && w.landlock < 3: // 3 knows of truncating
+		return errors.New("writable takes Landlock 3, of Linux 6.2")
+	case how.as != nil && w.flags&unix.CLONE_NEWUSER != 0:
+		return errors.New("user takes namespaces of root, and this one may make only its own")
+	}
+	return nil
 }
 
 const (
@@ -222,6 +289,9 @@ func (w *wall) failed() error {
 	switch {
 	case r == nil:
 		return nil
+	case r.Closed != "":
+		return schema.Errorf(schema.BashDisabled, "the user of commands cannot work in %s", quoted(r.Closed)).
+			With("next", "give the folder to that user (chown -R), and let the user pass through the folders above it")
 	case r.Wall != "":
 		return schema.Errorf(schema.BashDisabled, "the walls around commands cannot be put up: %s", r.Wall).
 			With("next", "look whether the store is still where it was when its executor began")
@@ -237,6 +307,7 @@ func (w *wall) ended(res *outcome) bool {
 	if r == nil {
 		return false
 	}
+	res.reached = w.groups.reached()
 	if res.code = r.Code; r.Signal != 0 {
 		res.code, res.signal = 128+r.Signal, syscall.Signal(r.Signal).String()
 	}
@@ -280,15 +351,8 @@ func version(release string) (major, minor int) {
 var wallsTold sync.Once
 
 // tellWalls says once in the log of operators what is around commands.
-func (call *Invocation) tellWalls(w walls) {
-	if call.log == nil {
-		return
+func (call *Invocation) tellWalls(what string) {
+	if call.log != nil {
+		wallsTold.Do(func() { call.log.Info("commands are confined", "by", what) })
 	}
-	wallsTold.Do(func() {
-		if w.why != nil {
-			call.log.Warn("nothing confines commands: they can do what this process can do", "why", w.why.Error())
-			return
-		}
-		call.log.Info("commands run in a PID and a mount namespace, without the store", "user_namespace", w.flags&unix.CLONE_NEWUSER != 0, "processes", w.processes, "landlock", w.landlock)
-	})
 }

@@ -76,7 +76,7 @@ func (x *Executor) serve() error {
 		Name: "steno", Version: Version,
 		Description:  "keeps the record of tool calls and runs them",
 		StatsHandler: x.stats,
-		Metadata:     map[string]string{"store": x.cfg.Store.ID(), "executor": x.cfg.Holder.ID, "prefix": x.cfg.Prefix},
+		Metadata:     x.metadata(),
 	})
 	if err != nil {
 		return unavailable("the service cannot be registered", err)
@@ -94,6 +94,21 @@ func (x *Executor) serve() error {
 		}
 	}
 	return nil
+}
+
+// metadata is what is told of the service.
+func (x *Executor) metadata() map[string]string {
+	m := map[string]string{"store": x.cfg.Store.ID(), "executor": x.cfg.Holder.ID, "prefix": x.cfg.Prefix}
+	for _, t := range x.cfg.Tools.Tools() {
+		if t.walls == nil {
+			continue
+		}
+		// What a tool's own limits add is in its ToolInfo; bash has none.
+		if _, said := m["commands"]; !said || t.Name == "bash" {
+			m["commands"] = t.walls()
+		}
+	}
+	return m
 }
 
 // handle makes the handler of an endpoint. direct endpoints are addressed to

@@ -10,3 +10,17 @@ func Walls() error {
 
 // ForgetHelper is as if Helper had not been called.
 func ForgetHelper() { helperCalled.Store(false) }
+
+// GroupParents are the folders in which control groups of commands are made.
+func GroupParents() []string {
+	p := groupParents()
+	return []string{p.memory.Dir, p.processes.Dir}
+}
+
+// WithoutGroups is as on a machine where no control groups can be made, until
+// back is called. No command may run meanwhile but those of the test.
+func WithoutGroups() (back func()) {
+	found := groupParents
+	groupParents = func() parents { return parents{} }
+	return func() { groupParents = found }
+}

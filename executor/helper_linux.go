@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"unsafe"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
@@ -32,13 +33,14 @@ func Helper() {
 	if err == nil {
 		err = json.Unmarshal(text, &o)
 	}
+	var out []func() error
 	if err == nil {
-		err = o.putUp()
+		out, err = o.putUp()
 	}
 	if err != nil {
 		r.Wall = err.Error()
-	} else if o.Path != "" {
-		r = o.start()
+	} else if r.Closed = o.closed(); r.Closed == "" && o.Path != "" {
+		r = o.start(out)
 	}
 	if text, err = json.Marshal(r); err == nil {
 		_, _ = unix.Write(4, text) // if nobody listens there is nobody to tell
@@ -46,20 +48,59 @@ func Helper() {
 	syscall.Exit(0) // and the kernel ends all that is left in here
 }
 
-// start runs the command to its end.
-func (o *orders) start() report {
+// closed is the folder in which the command's user cannot work, "" if there is
+// none. From here on this thread touches files as that user.
+func (o *orders) closed() string {
+	if o.As == nil {
+		return ""
+	}
+	groups := append([]uint32{o.As.Gid}, o.As.Groups...)
+	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(&groups[0])), 0); errno != 0 {
+		return o.Dir
+	}
+	_, err := unix.SetfsgidRetGid(int(o.As.Gid))
+	if err == nil {
+		_, err = unix.SetfsuidRetUid(int(o.As.Uid))
+	}
+	for _, dir := range []string{o.Dir, o.Temp} {
+		if err != nil || unix.Faccessat2(unix.AT_FDCWD, dir, unix.R_OK|unix.W_OK|unix.X_OK, unix.AT_EACCESS) != nil {
+			return dir
+		}
+	}
+	return ""
+}
+
+// start runs the command to its end. out is what leaves the control groups, in
+// which only the command is to be.
+func (o *orders) start(out []func() error) report {
 	// A signal that is handled is not handed on as ignored, and does not end us.
 	// The first process of a namespace gets no other from inside.
 	signal.Notify(make(chan os.Signal, 1))
-	pid, err := syscall.ForkExec(o.Path, o.Argv, &syscall.ProcAttr{
-		Dir: o.Dir, Env: o.Env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setpgid: true},
-	})
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	if o.As != nil {
+		attr.Credential = &syscall.Credential{Uid: o.As.Uid, Gid: o.As.Gid, Groups: o.As.Groups}
+	}
+	pid, err := syscall.ForkExec(o.Path, o.Argv, &syscall.ProcAttr{Dir: o.Dir, Env: o.Env, Files: []uintptr{0, 1, 2}, Sys: attr})
 	if err != nil {
 		errno, ok := err.(syscall.Errno)
 		if !ok {
 			errno = syscall.EINVAL
 		}
 		return report{Errno: int(errno)}
+	}
+	for _, leave := range out {
+		if err := leave(); err != nil {
+			return report{Wall: "a control group cannot be left: " + err.Error()}
+		}
+	}
+	if n := o.Bounds.Memory; n > 0 {
+		// Not before the start, which would bound this process, and it needs more. This
+		// thread may not do it to another user's process: it has given that up.
+		done := make(chan error)
+		go func() { done <- unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: n, Max: n}, nil) }()
+		if err := <-done; err != nil && err != unix.ESRCH {
+			return report{Wall: "memory cannot be bounded: " + err.Error()}
+		}
 	}
 	// Whoever loses its parent becomes our child.
 	for {
@@ -77,15 +118,19 @@ func (o *orders) start() report {
 	}
 }
 
-// putUp puts up the walls around this process.
-func (o *orders) putUp() error {
-	wrong := func(what string, err error) error { return fmt.Errorf("%s: %w", what, err) }
+// putUp puts up the walls around this process, and gives what takes it out of the
+// control groups of its command.
+func (o *orders) putUp() (out []func() error, err error) {
+	wrong := func(what string, err error) ([]func() error, error) { return nil, fmt.Errorf("%s: %w", what, err) }
 	// Nothing of what is mounted here shows outside.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return wrong("mounts cannot be made private", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return wrong("/proc cannot be mounted", err)
+	}
+	if out, err = o.join(); err != nil {
+		return nil, err
 	}
 	for _, h := range o.Hide {
 		if err := h.cover(); err != nil {
@@ -106,12 +151,12 @@ func (o *orders) putUp() error {
 		return wrong("rights cannot be given up", err)
 	}
 	if !o.Landlock {
-		return nil
+		return out, nil
 	}
-	if err := lockOut(); err != nil {
+	if err := lockOut(o.Bound, o.Writable); err != nil {
 		return wrong("Landlock refuses its rules", err)
 	}
-	return nil
+	return out, nil
 }
 
 // bound sets the bounds of this process, which all that it starts have too.

@@ -53,7 +53,7 @@ func TestHostileCommandsEndInTheirKind(t *testing.T) {
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tools, err := executor.LoadTools(path)
+	tools, _, err := executor.LoadTools(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	llsyscall "github.com/landlock-lsm/go-landlock/landlock/syscall"
@@ -16,8 +18,11 @@ import (
 // either. It does as much of that as the kernel's Landlock can, nothing where
 // there is none; no_new_privs must be set.
 //
+// Where bound says so, nothing can be written but below the folders of writable,
+// and to devices that are no disks.
+//
 // Landlock only allows, so all that is to stay is named.
-func lockOut() error {
+func lockOut(bound bool, writable []string) error {
 	top, err := os.ReadDir("/")
 	if err != nil {
 		return err
@@ -51,6 +56,13 @@ func lockOut() error {
 	})
 	if err != nil {
 		return err
+	}
+	if bound {
+		rules = append(rules,
+			landlock.RODirs(dirs...).IgnoreIfMissing(),
+			landlock.ROFiles(files...).IgnoreIfMissing())
+		dirs = append(writable, "/dev/pts")
+		files = slices.DeleteFunc(files, func(path string) bool { return !strings.HasPrefix(path, "/dev/") })
 	}
 	rules = append(rules,
 		landlock.RWDirs(dirs...).WithRefer().WithIoctlDev().IgnoreIfMissing(),

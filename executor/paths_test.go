@@ -115,7 +115,7 @@ func TestT9GateIsBeforeACommand(t *testing.T) {
 	if err := os.WriteFile(file, []byte("version: 1\ntools: [{name: show, description: shows, argv: [cat], input: {type: object}, paths: [{pointer: /file}]}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tools, err := executor.LoadTools(file)
+	tools, _, err := executor.LoadTools(file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,3 +91,32 @@ func TestS13ProgressIsShedAndSaysSo(t *testing.T) {
 		}
 	}
 }
+
+// What a command says on its standard error while it runs, by whole lines; what is
+// longer than a line may be is left out, since half a line may hold half a secret.
+func TestTheStandardErrorOfACommandToolIsItsProgress(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	dir := t.TempDir()
+	list, _, err := executor.ParseTools([]byte("version: 1\ntools:\n"+
+		shell("steps", `echo one >&2; printf t >&2; sleep 0; echo wo >&2; head -c 100000 /dev/zero | tr "\0" x >&2; echo >&2; echo API_TOKEN=abcdefg123456 >&2; printf rest >&2; echo '{"n":1}'`, "    output: {type: object}")+
+		shell("plain", "echo one >&2")), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := p.node(list)
+	if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Workspace: dir}); err != nil {
+		t.Fatal(err)
+	}
+	events := p.nats.Listen("steno.v1.event.s1.tool_progress")
+	n.call("s1", "c0", "plain", `{}`)
+	n.call("s1", "c1", "steps", `{}`)
+	for i, want := range []string{"one", "two", "API_TOKEN=[redacted]"} {
+		m, err := events.NextMsg(journaltest.Deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := field[progress](t, m.Data, "data"); got.CallID != "c1" || got.Text != want || got.N != i+1 {
+			t.Errorf("told is %.300s, want %s", m.Data, want)
+		}
+	}
+}

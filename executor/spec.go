@@ -33,6 +33,7 @@ type ToolInfo struct {
 	Destructive bool           `json:"destructive"`
 	OpenWorld   bool           `json:"open_world"`
 	TimeoutMS   int64          `json:"timeout_ms,omitzero"`
+	Confined    string         `json:"confined,omitzero"` // what is around the commands that it runs
 	Input       jsontext.Value `json:"input"`
 	Output      jsontext.Value `json:"output,omitzero"`
 }
@@ -43,9 +44,13 @@ func (t Tool) Spec(format string) (jsontext.Value, error) {
 	var v any
 	switch format {
 	case "", FormatSteno:
-		v = ToolInfo{Name: t.Name, Description: t.Description, Tier: t.Tier, Phases: t.Phases, Escalates: t.Escalates,
+		info := ToolInfo{Name: t.Name, Description: t.Description, Tier: t.Tier, Phases: t.Phases, Escalates: t.Escalates,
 			ReadOnly: t.ReadOnly, Repeatable: t.Repeatable, Idempotent: t.idempotent(), Destructive: t.destructive(), OpenWorld: t.openWorld(),
 			TimeoutMS: t.Timeout.Milliseconds(), Input: t.Input, Output: t.Output}
+		if t.walls != nil {
+			info.Confined = t.walls()
+		}
+		v = info
 	case FormatMCP:
 		v = mcpTool{t.Name, t.Description, t.Input, t.Output, mcpHints{t.ReadOnly, t.destructive(), t.idempotent(), t.openWorld()}}
 	case FormatAnthropic:

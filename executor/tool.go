@@ -70,8 +70,9 @@ type Tool struct {
 	// Close is called by [Registry.Close]; it may be nil.
 	Close func() error
 
-	bad error       // why Define could not make it
-	of  *registered // what it is in its registry
+	bad   error         // why Define could not make it
+	of    *registered   // what it is in its registry
+	walls func() string // what is around the commands that it runs; nil if it runs none
 }
 
 // An Invocation is one attempt at one call, as it was recorded. The tool must
@@ -133,8 +134,10 @@ type Result struct {
 
 // Builtin returns the tools that steno brings along: read, write, edit, list,
 // search and bash. They need a [Workspace].
-func Builtin() []Tool {
-	return []Tool{readTool(), writeTool(), editTool(), listTool(), searchTool(), bashTool()}
+func Builtin() []Tool { return Commands{}.Builtin() }
+
+func fileTools() []Tool {
+	return []Tool{readTool(), writeTool(), editTool(), listTool(), searchTool()}
 }
 
 // decodeArgs fills a T from the arguments of a call. The schema has let them

@@ -23,6 +23,9 @@ import (
 // LoadTools reads the tools that a YAML file declares, each a command:
 //
 //	version: 1
+//	commands:                    # optional, and for bash too: see [Commands]
+//	  writable: [/home/me/.cache/go-build]   # commands write there and in the workspace, and nowhere else
+//	  user: nobody               # commands run as nobody; takes root
 //	tools:
 //	  - name: word_count
 //	    description: Count the words of a text.
@@ -45,7 +48,7 @@ import (
 //	    dry_run: true            # it is run on a dry run too, with STENO_DRY_RUN=1
 //	    paths: [{pointer: /file, write: false}]   # arguments that are paths of the workspace
 //	    env: [MAIL_HOST]         # variables that it gets besides the usual few
-//	    limits: {timeout: 60s, output: 1MiB, cpu: 30s, file_size: 64MiB, files: 256}
+//	    limits: {timeout: 60s, output: 1MiB, cpu: 30s, memory: 512MiB, processes: 64, file_size: 64MiB, files: 256}
 //
 // The command reads the arguments of the call as one JSON object from its
 // standard input. It runs in the workspace, in a process group of its own, with
@@ -54,8 +57,10 @@ import (
 // env names. Exit code 0 is a result that is OK, any other one is a result that
 // is not. What it prints is the output, standard error in its place between
 // standard output. With an output schema, standard output is JSON that must fit
-// it once the command says that all is well; standard error is kept apart, and
-// its last 4,000 bytes are in the summary, or behind the output of a failure.
+// it once the command says that all is well; standard error is kept apart: its
+// lines are told as progress while it runs, and its last 4,000 bytes are in the
+// summary, or behind the output of a failure. TMPDIR is an empty folder of its own,
+// which is removed afterwards.
 //
 // check is run, like argv, when an executor died before it had a result: exit code
 // 0 says that the run took effect, and what it prints is the result; 1 says that
@@ -67,39 +72,47 @@ import (
 // killed; output above limits.output (64MiB, which is the most) loses its middle.
 // Where commands have walls (see [Helper]) each of its processes is ended that
 // takes more than limits.cpu of processor time, or writes a file of more than
-// limits.file_size, and none has more than limits.files open at a time.
+// limits.file_size, and none has more than limits.files open at a time. All of them
+// together have limits.memory and limits.processes, threads counted, where control
+// groups can be made; elsewhere memory is bounded for each process (RLIMIT_DATA),
+// and processes by the bound that all commands have. What holds is in the tool's
+// [ToolInfo].
 //
 // The file is plain YAML of at most 256 KiB. Kind invalid_config says what
 // cannot be used and names the line: a key that is not above or stands twice, an
 // anchor, a tool that cannot be registered, a program that is not there.
-func LoadTools(path string) ([]Tool, error) {
-	failed := func(err *schema.Error) error {
+func LoadTools(path string) ([]Tool, Commands, error) {
+	failed := func(err *schema.Error) ([]Tool, Commands, error) {
 		err.Message = quoted(path) + ": " + err.Message
-		return err.With("file", path)
+		return nil, Commands{}, err.With("file", path)
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return nil, failed(schema.Errorf(schema.InvalidConfig, "it has no absolute path").Cause(err))
+		return failed(schema.Errorf(schema.InvalidConfig, "it has no absolute path").Cause(err))
 	}
 	f, err := os.Open(abs)
 	if err != nil {
-		return nil, failed(schema.Errorf(schema.InvalidConfig, "it cannot be opened: %s", lastWords(err)).Cause(err))
+		return failed(schema.Errorf(schema.InvalidConfig, "it cannot be opened: %s", lastWords(err)).Cause(err))
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxYAML+1))
 	if err != nil {
-		return nil, failed(schema.Errorf(schema.InvalidConfig, "it cannot be read: %s", lastWords(err)).Cause(err))
+		return failed(schema.Errorf(schema.InvalidConfig, "it cannot be read: %s", lastWords(err)).Cause(err))
 	}
-	tools, err := parseTools(text, filepath.Dir(abs))
+	tools, how, err := parseTools(text, filepath.Dir(abs))
 	if err != nil {
-		return nil, failed(schema.AsError(err))
+		return failed(schema.AsError(err))
 	}
-	return tools, nil
+	return tools, how, nil
 }
 
 type toolsFile struct {
-	Version int           `json:"version"`
-	Tools   []commandTool `json:"tools"`
+	Version  int `json:"version"`
+	Commands struct {
+		Writable []string `json:"writable"`
+		User     string   `json:"user"`
+	} `json:"commands"`
+	Tools []commandTool `json:"tools"`
 }
 
 // A commandTool is a tool of the file.
@@ -128,28 +141,34 @@ type commandTool struct {
 		CPU      span `json:"cpu"`
 		FileSize size `json:"file_size"`
 		Files    int  `json:"files"`
+		Memory   size `json:"memory"`
+		Procs    int  `json:"processes"`
 	} `json:"limits"`
 }
 
 // parseTools is LoadTools for a text that stands in the folder dir.
-func parseTools(text []byte, dir string) ([]Tool, error) {
+func parseTools(text []byte, dir string) ([]Tool, Commands, error) {
 	var file toolsFile
 	if err := readYAML(text, &file); err != nil {
-		return nil, err
+		return nil, Commands{}, err
 	}
 	if file.Version != 1 {
-		return nil, schema.Errorf(schema.InvalidConfig, "version: 1 is wanted; got %d", file.Version)
+		return nil, Commands{}, schema.Errorf(schema.InvalidConfig, "version: 1 is wanted; got %d", file.Version)
 	}
-	if len(file.Tools) == 0 {
-		return nil, schema.Errorf(schema.InvalidConfig, "it has no tools")
+	how := Commands{Writable: file.Commands.Writable, User: file.Commands.User}
+	if err := how.settle(); err != nil {
+		return nil, Commands{}, err
+	}
+	if len(file.Tools) == 0 && how.User == "" && how.Writable == nil {
+		return nil, Commands{}, schema.Errorf(schema.InvalidConfig, "it has no tools")
 	}
 	reg, err := NewRegistry()
 	if err != nil {
-		return nil, err
+		return nil, Commands{}, err
 	}
 	tools := make([]Tool, 0, len(file.Tools))
 	for i, c := range file.Tools {
-		t, err := c.tool(dir)
+		t, err := c.tool(dir, how)
 		if err == nil {
 			err = reg.Register(t)
 		}
@@ -157,11 +176,12 @@ func parseTools(text []byte, dir string) ([]Tool, error) {
 			e := schema.AsError(err)
 			e.Kind = schema.InvalidConfig // also where a name is taken
 			e.Message = fmt.Sprintf("tool %d: %s", i+1, e.Message)
-			return nil, e
+			return nil, Commands{}, e
 		}
 		tools = append(tools, t)
+		how.Env = append(how.Env, c.Env...)
 	}
-	return tools, nil
+	return tools, how, nil
 }
 
 const (
@@ -174,7 +194,7 @@ const (
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-func (c commandTool) tool(dir string) (Tool, error) {
+func (c commandTool) tool(dir string, how Commands) (Tool, error) {
 	bad := func(format string, args ...any) (Tool, error) {
 		return Tool{}, badTool(Tool{Name: c.Name}, fmt.Sprintf(format, args...))
 	}
@@ -200,19 +220,26 @@ func (c commandTool) tool(dir string) (Tool, error) {
 	if output < 1<<10 || output > MaxOutput {
 		return bad("limits.output is 1KiB to 64MiB")
 	}
-	bounds := bounds{CPU: uint64(time.Duration(c.Limits.CPU).Seconds()), FileSize: uint64(c.Limits.FileSize), Files: uint64(c.Limits.Files)}
+	bounds := bounds{CPU: uint64(time.Duration(c.Limits.CPU).Seconds()), FileSize: uint64(c.Limits.FileSize), Files: uint64(c.Limits.Files),
+		Memory: uint64(c.Limits.Memory), Processes: uint64(c.Limits.Procs)}
 	if d := time.Duration(c.Limits.CPU); d != 0 && (d < time.Second || d > commandMax) {
 		return bad("limits.cpu is 1s to 1h")
 	}
 	if n := c.Limits.Files; n != 0 && (n < 16 || n > 1<<20) {
 		return bad("limits.files is 16 to 1048576")
 	}
+	if n := c.Limits.Memory; n != 0 && n < 8<<20 {
+		return bad("limits.memory is 8MiB at least")
+	}
+	if n := c.Limits.Procs; n != 0 && (n < 1 || n > 1<<20) {
+		return bad("limits.processes is 1 to 1048576")
+	}
 	tier := 3
 	if c.Tier != nil {
 		tier = *c.Tier
 	}
 	p := program{
-		command: command{argv: argv, apart: c.Output != nil, limit: limit, most: output, bounds: bounds},
+		command: command{argv: argv, how: how, apart: c.Output != nil, limit: limit, most: output, bounds: bounds},
 		pass:    slices.Clone(c.Env), dryRun: c.DryRun,
 	}
 	t := Tool{
@@ -220,6 +247,7 @@ func (c commandTool) tool(dir string) (Tool, error) {
 		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable, Phases: c.Phases, Escalates: c.Escalates, Exclusive: c.Exclusive, Paths: c.Paths,
 		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld,
 		Timeout: limit + commandRoom, DryRun: true, Run: p.run,
+		walls: func() string { return confinement(how, bounds) },
 	}
 	if c.Check == nil {
 		return t, nil
@@ -276,7 +304,9 @@ func (p program) run(ctx context.Context, call *Invocation) (Result, error) {
 	if call.DryRun && !p.dryRun {
 		return planned(p.argv), nil
 	}
-	r, err := p.called(call).run(ctx, call)
+	c := p.called(call)
+	c.tell = call.Progress
+	r, err := c.run(ctx, call)
 	if err != nil {
 		return Result{}, err
 	}

@@ -14,19 +14,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// commands adds the tools of a file to those of the bench.
-func (b *bench) commands(tools string) {
+// commands adds the tools of a file to those of the bench, and bash is as the file
+// says; how are more of its keys.
+func (b *bench) commands(tools string, how ...string) {
 	b.t.Helper()
 	path := filepath.Join(b.out, "tools.yaml")
-	if err := os.WriteFile(path, []byte("version: 1\ntools:\n"+tools), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("version: 1\n"+strings.Join(how, "\n")+"\ntools:\n"+tools), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	list, err := executor.LoadTools(path)
+	list, commands, err := executor.LoadTools(path)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for _, t := range list {
-		if err := b.reg.Register(t); err != nil {
+	for _, t := range append(list, commands.Builtin()...) {
+		if err := b.reg.Replace(t); err != nil {
 			b.t.Fatal(err)
 		}
 	}
@@ -171,7 +172,7 @@ func TestAToolsFileSaysWhatAToolIs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "run.sh"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	list, err := executor.ParseTools([]byte(`
+	list, _, err := executor.ParseTools([]byte(`
 version: 1
 tools:
   - name: a
@@ -200,7 +201,7 @@ tools:
 		!slices.Equal(a.Phases, []string{"investigating"}) || !slices.Equal(a.Paths, []executor.PathArg{{Pointer: "/n", Write: true}, {Pointer: "/m"}}) {
 		t.Errorf("got %+v", a)
 	}
-	list, err = executor.ParseTools([]byte("version: 1\ntools: [{name: b, description: B., argv: [sh], input: {type: object}}]"), dir)
+	list, _, err = executor.ParseTools([]byte("version: 1\ntools: [{name: b, description: B., argv: [sh], input: {type: object}}]"), dir)
 	if err != nil || len(list) != 1 || list[0].Tier != 3 || list[0].ReadOnly || list[0].Repeatable {
 		t.Errorf("left out are: %+v, %v", list, err)
 	}
@@ -237,7 +238,13 @@ func TestAToolsFileThatCannotBeUsed(t *testing.T) {
 		{tool("    argv: [x]"), `"argv" stands twice`, 7},
 		{tool("    shell: true"), `no key "shell"`, 7},
 		{tool("    Tier: 1"), `no key "Tier"`, 7},
-		{tool("    limits: {memory: 1GiB}"), `no key "memory"`, 7},
+		{tool("    limits: {space: 1GiB}"), `no key "space"`, 7},
+		{tool("    limits: {memory: 1MiB}"), "limits.memory", 0},
+		{tool("    limits: {processes: -1}"), "limits.processes", 0},
+		{"version: 1\ncommands: {users: x}\ntools: []", `no key "users"`, 2},
+		{"version: 1\ncommands: {writable: [here]}\ntools: []", "not absolute", 0},
+		{"version: 1\ncommands: {writable: [/no/such/folder]}\ntools: []", "not there", 0},
+		{"version: 1\ncommands: {user: no-such-user}\ntools: []", `user "no-such-user"`, 0},
 		{tool("    limits: {timeout: 60}"), "string", 7},
 		{tool("    limits: {timeout: soon}"), "no length of time", 7},
 		{tool("    limits: {timeout: 2h}"), "limits.timeout", 0},
@@ -283,14 +290,14 @@ func TestAToolsFileThatCannotBeUsed(t *testing.T) {
 		{head + "  - {name: t, description: T, argv: [./none], input: {type: object}}", "no such file", 0},
 		{head + "  - {name: t, description: T, argv: [sh, \"a\\0\"], input: {type: object}}", "zero character", 0},
 	} {
-		_, err := executor.ParseTools([]byte(c.text), t.TempDir())
+		_, _, err := executor.ParseTools([]byte(c.text), t.TempDir())
 		e := wantKind(t, err, schema.InvalidConfig)
 		line, _ := e.Details["line"].(int)
 		if !strings.Contains(e.Message, c.message) || line != c.line {
 			t.Errorf("%.200s\ngives %s, line %d; want %q, line %d", c.text, e.Message, line, c.message, c.line)
 		}
 	}
-	_, err := executor.LoadTools(filepath.Join(t.TempDir(), "gone.yaml"))
+	_, _, err := executor.LoadTools(filepath.Join(t.TempDir(), "gone.yaml"))
 	if e := wantKind(t, err, schema.InvalidConfig); !strings.Contains(e.Message, "gone.yaml") {
 		t.Errorf("got %v", e)
 	}
@@ -310,7 +317,7 @@ func FuzzToolsFile(f *testing.F) {
 	f.Add("version: 1\ntools: [{name: b, description: 'B', argv: [sh], input: {type: object}, limits: {timeout: 1s}}]")
 	f.Add("a: &a [*a]\n? b\n: !!c |\n  d\n...\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		list, err := executor.ParseTools([]byte(text), dir)
+		list, _, err := executor.ParseTools([]byte(text), dir)
 		if err != nil {
 			wantKind(t, err, schema.InvalidConfig)
 			return

@@ -27,6 +27,13 @@ func (a *app) redactor(store *journal.Files) (*executor.Redactor, error) {
 			return nil, err
 		}
 	}
+	if a.tools != "" { // what its tools get must not come back
+		_, commands, err := executor.LoadTools(a.tools)
+		if err != nil {
+			return nil, err
+		}
+		more.Values = append(more.Values, commands.Secrets()...)
+	}
 	secret, err := store.Secret()
 	if err != nil {
 		return nil, err

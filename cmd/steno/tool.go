@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -94,11 +96,15 @@ func (a *app) listTools(ctx context.Context, session string) error {
 	if err != nil {
 		return err
 	}
+	confined := map[string][]string{} // tools by what is around their commands
 	l := listing{a: a, head: []string{"TOOL", "TIER", "PHASES", "IS", "DESCRIPTION"}}
 	for _, spec := range specs {
 		var t executor.ToolInfo
 		if err := schema.Unmarshal(spec, &t); err != nil {
 			return schema.Errorf(schema.Internal, "a tool cannot be read").Cause(err)
+		}
+		if t.Confined != "" {
+			confined[t.Confined] = append(confined[t.Confined], t.Name)
 		}
 		if err := l.add(t, func() []string {
 			phases := "all"
@@ -111,7 +117,13 @@ func (a *app) listTools(ctx context.Context, session string) error {
 			return err
 		}
 	}
-	return l.end()
+	if err := l.end(); err != nil || a.format != "" && a.format != "table" {
+		return err
+	}
+	for _, by := range slices.Sorted(maps.Keys(confined)) {
+		fmt.Fprintf(a.err, "commands of %s are confined by: %s\n", inert(strings.Join(confined[by], ", ")), inert(by))
+	}
+	return nil
 }
 
 func flagsOf(t executor.ToolInfo) string {

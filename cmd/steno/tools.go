@@ -14,12 +14,11 @@ func (a *app) toolsFlag(c *cobra.Command) {
 
 // allTools are those of this command's own executor.
 func (a *app) allTools() ([]executor.Tool, error) {
-	tools := executor.Builtin()
 	if a.tools == "" {
-		return tools, nil
+		return executor.Builtin(), nil
 	}
-	more, err := executor.LoadTools(a.tools)
-	return append(tools, more...), err
+	tools, commands, err := executor.LoadTools(a.tools)
+	return append(commands.Builtin(), tools...), err
 }
 
 // notElsewhere refuses what has no effect on somebody else's executor.

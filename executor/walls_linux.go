@@ -1,0 +1,77 @@
+package executor
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const hasWalls = true
+
+// confinement says what is around commands with these bounds, for people: what
+// there is, and what is missing.
+func confinement(how Commands, b bounds) string {
+	if !helperCalled.Load() {
+		return "no command runs: main must call executor.Helper"
+	}
+	w, err := tried()
+	if err != nil {
+		return "not known now: " + err.Error()
+	}
+	if w.why == nil {
+		w.why = w.able(how)
+	}
+	switch {
+	case w.why != nil && (how.as != nil || how.Writable != nil):
+		return "no command runs: " + w.why.Error()
+	case w.why != nil:
+		return "a process group only: " + w.why.Error()
+	}
+	list := []string{"pid namespace", "store hidden"}
+	if w.flags&unix.CLONE_NEWUSER != 0 {
+		list[0] = "pid and user namespace"
+	}
+	if how.as != nil {
+		list = append(list, "user "+how.as.name)
+	}
+	if w.landlock > 0 {
+		list = append(list, fmt.Sprintf("landlock %d", w.landlock))
+	} else {
+		list = append(list, "no landlock")
+	}
+	if how.Writable != nil {
+		list = append(list, "writes only in "+strings.Join(append([]string{"the workspace", "TMPDIR"}, how.Writable...), " and "))
+	}
+	together := parents{}
+	if b.Memory > 0 || b.Processes > 0 {
+		together = groupParents()
+	}
+	switch most := min(uint64(w.processes), max(b.Processes, leastProcesses)); {
+	case b.Processes > 0 && together.processes != (group{}):
+		list = append(list, fmt.Sprintf("processes %d", b.Processes))
+	case w.processes == 0:
+		list = append(list, "processes not bounded")
+	case b.Processes > 0:
+		list = append(list, fmt.Sprintf("processes %d", most))
+	default:
+		list = append(list, fmt.Sprintf("processes %d", w.processes))
+	}
+	switch {
+	case b.Memory == 0:
+		list = append(list, "memory not bounded")
+	case together.memory == (group{}):
+		list = append(list, fmt.Sprintf("memory %d MiB for each process", b.Memory>>20))
+	default:
+		list = append(list, fmt.Sprintf("memory %d MiB", b.Memory>>20))
+	}
+	for _, more := range []struct {
+		n    uint64
+		unit string
+	}{{b.CPU, "cpu %d s"}, {b.FileSize >> 10, "files of %d KiB"}, {b.Files, "%d open files"}} {
+		if more.n > 0 {
+			list = append(list, fmt.Sprintf(more.unit, more.n))
+		}
+	}
+	return strings.Join(list, ", ")
+}
