@@ -13,15 +13,15 @@ import (
 
 func (a *app) exportCommand() *cobra.Command {
 	var all bool
-	var m messagesExport
+	var x sessionExport
 	c := &cobra.Command{
 		Use: "export SESSION --format FORMAT | export --all DIR", Short: "give a session in another form, or copy all sessions into a folder",
-		Long: "export --all makes DIR, which must not be there yet: a store in which every session is packed, each verified when it is\n" +
+		Long: sessionExportHelp + "\n\nexport --all makes DIR, which must not be there yet: a store in which every session is packed, each verified when it is\n" +
 			"copied. It needs no lease and changes nothing, so it is the way to back up a store that is in use. What was\n" +
 			"acknowledged before is in it. A damaged session is copied as it is, and makes exit 4. Every command reads the copy\n" +
 			"with --dir DIR, and a session goes on there; tar --zstd -xf DIR/archive/SESSION.tar.zst -C STORE/sessions puts one back\n" +
-			"into another store.\n\n" + messagesHelp,
-		Example: "  steno export demo --format anthropic\n  steno export --all backup\n  steno verify --dir backup",
+			"into another store.",
+		Example: "  steno export latest --format md --to record.md\n  steno export demo --format anthropic\n  steno export --all backup\n  steno verify --dir backup",
 		Args: func(c *cobra.Command, args []string) error {
 			if all {
 				return exactly("DIR")(c, args)
@@ -30,17 +30,17 @@ func (a *app) exportCommand() *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
-			case all && m.format != "":
-				return usage("--all excludes --format")
-			case m.format != "":
-				if err := checkAsOf(c, m.asOf); err != nil {
+			case all && (x.format != "" || x.to != ""):
+				return usage("--all excludes --format and --to")
+			case x.format != "":
+				if err := x.check(c, a.format); err != nil {
 					return err
 				}
 				return a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
-					return a.exportMessages(ctx, store, args[0], m)
+					return a.into(x.to, func() error { return a.exportSession(ctx, store, args[0], x) })
 				})(c, args)
 			case !all:
-				return usage("export needs --format or --all; the lines of one session are given by: steno session show SESSION -o jsonl")
+				return usage("export needs --format or --all")
 			}
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
@@ -50,7 +50,7 @@ func (a *app) exportCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "copy every session")
-	m.flags(c)
+	x.flags(c)
 	return c
 }
 

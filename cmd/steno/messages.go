@@ -5,32 +5,12 @@ import (
 	"io"
 	"iter"
 
-	"github.com/spf13/cobra"
-
 	"steno/journal"
 	"steno/replay"
 	"steno/schema"
 )
 
-const messagesHelp = "With a --format (anthropic, openai, steno) it gives the messages that the agent goes on with, in that provider's\n" +
-	"form: every call is answered once, directly behind the turn that made it; where no result is recorded a synthetic\n" +
-	"answer says so. The latest compaction's summary stands first, and what rewinds took back is left out. Calls have\n" +
-	"their provider's ids. It ends at the first damaged line, with exit 4; --lenient goes on. -o jsonl gives a message a line."
-
-// messagesExport says which messages to give.
-type messagesExport struct {
-	format  string
-	asOf    uint64
-	lenient bool
-}
-
-func (m *messagesExport) flags(c *cobra.Command) {
-	c.Flags().StringVar(&m.format, "format", "", "messages: anthropic, openai or steno")
-	c.Flags().BoolVar(&m.lenient, "lenient", false, "go on behind damage")
-	asOfFlag(c, &m.asOf)
-}
-
-func (a *app) exportMessages(ctx context.Context, store journal.Store, id string, m messagesExport) error {
+func (a *app) exportMessages(ctx context.Context, store journal.Store, id string, m sessionExport) error {
 	var damage *schema.Finding
 	messages := replay.Messages(events(ctx, store, id, m.lenient, &damage), replay.Projection{Format: m.format, AsOf: m.asOf,
 		Whole: func(data []byte) ([]byte, error) { return journal.Whole(ctx, store, id, data) }})
