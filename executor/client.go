@@ -76,15 +76,6 @@ func (c *Client) End(ctx context.Context, req EndRequest) (a EndAnswer, err erro
 	return a, c.ask(ctx, "session.end", req, &a)
 }
 
-// Fork makes a session that goes on from an event of another. AlreadyExists: its
-// id is taken.
-func (c *Client) Fork(ctx context.Context, req ForkRequest) (a ForkAnswer, err error) {
-	if req.To == "" {
-		req.To = journal.NewID().String() // so that a repeat does not make another
-	}
-	return a, c.ask(ctx, "session.fork", req, &a)
-}
-
 // Tools lists the tools that a session admits now.
 func (c *Client) Tools(ctx context.Context, req ToolsRequest) (a ToolsAnswer, err error) {
 	return a, c.ask(ctx, "session.tools", req, &a)

@@ -180,7 +180,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"call": "steno.v1.call.*", "session-open": "steno.v1.session.open", "session-get": "steno.v1.session.get",
 		"session-list": "steno.v1.session.list", "session-append": "steno.v1.session.append", "session-end": "steno.v1.session.end",
 		"session-tools": "steno.v1.session.tools", "to-tools": "steno.v1.to." + n.holder + ".tools.*",
-		"session-fork": "steno.v1.session.fork", "session-phase": "steno.v1.session.phase", "to-phase": "steno.v1.to." + n.holder + ".phase.*",
+		"session-fork": "steno.v1.session.fork", "session-resume": "steno.v1.session.resume", "to-resume": "steno.v1.to." + n.holder + ".resume.*", "session-phase": "steno.v1.session.phase", "to-phase": "steno.v1.to." + n.holder + ".phase.*",
 		"session-posture": "steno.v1.session.posture", "to-posture": "steno.v1.to." + n.holder + ".posture.*",
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
 		"calls-wait": "steno.v1.calls.wait", "calls-cancel": "steno.v1.calls.cancel", "calls-resolve": "steno.v1.calls.resolve",
@@ -192,7 +192,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 30 {
+	if len(info.Endpoints) != 32 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 
@@ -213,6 +213,8 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		{"session-phase", "steno.v1.session.phase", `{"session":"s1","phase":"editing","task_kind":"edit","trigger":{"by":"ann"}}`, 0},
 		{"session-tools", "steno.v1.session.tools", `{"session":"s1","format":"mcp"}`, 0},
 		{"session-fork", "steno.v1.session.fork", `{"session":"nobody","at":3,"to":"s3"}`, 404},
+		{"session-resume", "steno.v1.session.resume", `{"session":"s1","format":"openai"}`, 0},
+		{"session-resume", "steno.v1.session.resume", `{"session":"nobody"}`, 404},
 		{"session-tools", "steno.v1.session.tools", `{"session":"nobody"}`, 404},
 		{"session-phase", "steno.v1.session.phase", `{"session":"nobody","phase":"editing"}`, 404},
 		{"session-posture", "steno.v1.session.posture", `{"session":"s1","mode":"auto","by":"ann","reason":"a test"}`, 0},

@@ -108,3 +108,12 @@ func (x *Executor) copies(ctx context.Context, fork *replay.Fork) iter.Seq2[jour
 		}
 	}
 }
+
+// Fork makes a session that goes on from an event of another. AlreadyExists: its
+// id is taken.
+func (c *Client) Fork(ctx context.Context, req ForkRequest) (a ForkAnswer, err error) {
+	if req.To == "" {
+		req.To = journal.NewID().String() // so that a repeat does not make another
+	}
+	return a, c.ask(ctx, "session.fork", req, &a)
+}

@@ -41,9 +41,6 @@ func ReadFork(parent string, at uint64, events iter.Seq2[*schema.Event, error]) 
 		if err != nil {
 			return nil, err
 		}
-		if at > 0 && e.Seq > at {
-			break
-		}
 		f.At, f.Sum = e.Seq, e.Sum
 		f.rules.Apply(e)
 		d := data{e.Fields(&spare)}
@@ -56,6 +53,9 @@ func ReadFork(parent string, at uint64, events iter.Seq2[*schema.Event, error]) 
 			if c := f.rules.find(plain(d.Get(schema.KeyCallID))); c.known {
 				f.results[c.n] = e.Seq
 			}
+		}
+		if at > 0 && e.Seq >= at { // damage behind it is no matter
+			break
 		}
 	}
 	if f.At == 0 || at > 0 && f.At != at {
@@ -102,16 +102,14 @@ func (f *Fork) Copies() iter.Seq2[Copy, error] {
 				yield(Copy{}, err)
 				return
 			}
-			if e.Seq > f.At {
-				return
+			if d := (data{e.Fields(&spare)}); f.copied(e, d) {
+				c := Copy{e.Type, f.with(e, d, to)}
+				seqs = append(seqs, e.Seq)
+				if !yield(c, nil) {
+					return
+				}
 			}
-			d := data{e.Fields(&spare)}
-			if !f.copied(e, d) {
-				continue
-			}
-			c := Copy{e.Type, f.with(e, d, to)}
-			seqs = append(seqs, e.Seq)
-			if !yield(c, nil) {
+			if e.Seq >= f.At {
 				return
 			}
 		}

@@ -169,12 +169,15 @@ func (p *projection) read(each func(e *schema.Event, d data) error) error {
 		if err != nil {
 			return err
 		}
-		if p.opt.AsOf > 0 && e.Seq > p.opt.AsOf || p.last > 0 && e.Seq > p.last {
+		if p.opt.AsOf > 0 && e.Seq > p.opt.AsOf || p.last > 0 && e.Seq > p.last { // of a log with holes
 			return nil
 		}
 		last = e.Seq
 		if err := each(e, data{e.Fields(&p.spare)}); err != nil {
 			return err
+		}
+		if last == p.opt.AsOf || last == p.last { // damage behind it is no matter
+			return nil
 		}
 	}
 	if p.opt.AsOf > last {

@@ -187,7 +187,7 @@ func agentMay() *server.Permissions {
 	const p = "steno.v1."
 	return &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: []string{p + "call.*", p + "queue.*", p + "session.open", p + "session.get", p + "session.list", p + "session.append",
-			p + "session.end", p + "session.tools", p + "calls.wait", "$SRV.PING.>", "$SRV.INFO.>"}},
+			p + "session.end", p + "session.resume", p + "session.tools", p + "calls.wait", "$SRV.PING.>", "$SRV.INFO.>"}},
 		Subscribe: &server.SubjectPermission{Allow: []string{agentInbox + ".>", p + "event.>"}},
 	}
 }

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"steno/executor"
+	"steno/schema"
+)
+
+func (a *app) resumeCommand() *cobra.Command {
+	req := executor.ResumeRequest{}
+	c := &cobra.Command{
+		Use: "resume SESSION", Short: "take a session up where its log ends: settle what is open, say what is unknown",
+		Long: "resume takes a session whose writer is gone, and settles each call that it left open, once: what was recorded and not\n" +
+			"started runs, what may run again does, and of the rest the log says that nobody knows. It waits for what it runs. Then it\n" +
+			"lists the calls whose outcome is open, with what to do. Doing it twice changes nothing. --format gives the messages that\n" +
+			"the agent goes on with, as export does. Of a damaged log it says how far it is sound.",
+		Example: "  steno session resume demo\n  steno session resume demo --format anthropic -o json",
+		Args:    exactly("SESSION"),
+		RunE: func(c *cobra.Command, args []string) error {
+			req.Session = args[0]
+			return a.resume(c.Context(), req)
+		},
+	}
+	c.Flags().StringVar(&req.Format, "format", "", "also give the messages: anthropic, openai or steno")
+	a.toolsFlag(c)
+	a.policyFlag(c)
+	a.redactFlag(c)
+	return c
+}
+
+func (a *app) resume(ctx context.Context, req executor.ResumeRequest) (err error) {
+	if err := schema.CheckSession(req.Session); err != nil {
+		return err
+	}
+	b, err := a.backend(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	r, err := b.client.Resume(b.calls, req)
+	if err != nil {
+		return err
+	}
+	if a.format == "json" || a.format == "jsonl" {
+		return a.json(r)
+	}
+	rows := [][]string{{"session", r.Session}, {"head", r.Head}, {"epoch", fmt.Sprintf("%d, %s", r.Epoch, r.How)}}
+	if r.Outcome != "" {
+		rows = append(rows, []string{"ended", r.Outcome})
+	}
+	if r.Mode != "" {
+		rows = append(rows, []string{"mode", r.Mode})
+	}
+	for _, state := range slices.Sorted(maps.Keys(r.Calls)) {
+		rows = append(rows, []string{"calls", fmt.Sprintf("%d %s", r.Calls[state], state)})
+	}
+	for _, o := range r.Open {
+		state := o.State
+		if o.Kind != "" && string(o.Kind) != state {
+			state += " (" + string(o.Kind) + ")"
+		}
+		rows = append(rows, []string{"open", o.CallID + "  " + o.Name + "  " + state}, []string{"next", openNext(r.Session, o)})
+	}
+	if r.Omitted > 0 {
+		rows = append(rows, []string{"open", fmt.Sprintf("%d more; run: steno calls ls %s --open", r.Omitted, r.Session)})
+	}
+	if err := a.table(nil, rows); err != nil {
+		return err
+	}
+	for _, m := range r.Messages {
+		if _, err := fmt.Fprintln(a.out, inert(string(m))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openNext says what to do about a call that is open.
+func openNext(session string, o executor.OpenCall) string {
+	call := session + " " + shellWord(o.CallID)
+	switch {
+	case o.State == "waiting":
+		return "run: steno approvals allow " + call + ", or deny"
+	case o.Kind != "":
+		return "look whether the tool took effect, then run: steno calls resolve " + call + " with --succeeded, --failed or --retry"
+	case o.State == "running":
+		return "run: steno calls wait " + call
+	}
+	return "run: steno calls show " + call
+}

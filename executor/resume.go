@@ -1,0 +1,264 @@
+package executor
+
+import (
+	"context"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"steno/replay"
+	"steno/schema"
+)
+
+// ResumeRequest takes a session up where its log ends.
+type ResumeRequest struct {
+	Session string `json:"session"`
+	// Format asks for the messages that the agent goes on with: "steno",
+	// "anthropic" or "openai". Without it there are none. They come in pages: After
+	// is how many there have been, AsOf the event up to which the first page went.
+	Format string `json:"format,omitzero"`
+	After  int    `json:"after,omitzero"`
+	AsOf   uint64 `json:"as_of,omitzero"`
+}
+
+// ResumeAnswer is a session that can go on.
+type ResumeAnswer struct {
+	OK       bool   `json:"ok"`
+	Session  string `json:"session"`
+	Head     string `json:"head"`
+	Epoch    uint64 `json:"epoch"`
+	How      string `json:"how"` // how its holder came by it: new, resumed, takeover or forced
+	Outcome  string `json:"outcome,omitzero"`
+	TaskKind string `json:"task_kind,omitzero"`
+	Phase    string `json:"phase,omitzero"`
+	Mode     string `json:"mode,omitzero"`        // of the posture
+	Policy   string `json:"policy_hash,omitzero"` // of the posture
+	// Calls counts them by their state. Open are those whose outcome is not known
+	// for good, in the order of their seq, at most 1000; Omitted are more of them.
+	Calls   map[string]int `json:"calls"`
+	Open    []OpenCall     `json:"open"`
+	Omitted int            `json:"omitted,omitzero"`
+	// Messages, if they were asked for. More says that there are more, AsOf what
+	// to ask for them with.
+	Messages []jsontext.Value `json:"messages,omitzero"`
+	More     bool             `json:"more,omitzero"`
+	AsOf     uint64           `json:"as_of,omitzero"`
+}
+
+// OpenCall is a call of which more is to come.
+type OpenCall struct {
+	CallID string `json:"call_id"`
+	Name   string `json:"name"`
+	Seq    uint64 `json:"seq"`
+	// State is running; waiting for a person; interrupted or failed, with a result
+	// that a later one may supersede; pending or unknown, where it has none and
+	// does not run, as after the session's end.
+	State      string      `json:"state"`
+	Kind       schema.Kind `json:"kind,omitzero"` // of its result
+	ApprovalID string      `json:"approval_id,omitzero"`
+	Expires    string      `json:"expires_at,omitzero"`
+}
+
+// maxOpenCalls bounds the calls of an answer, maxMessages the bytes of its
+// messages.
+const (
+	maxOpenCalls = 1000
+	maxMessages  = 512 << 10
+)
+
+const (
+	resumeSchema = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `,"format":{"enum":["steno","anthropic","openai"]},` +
+		`"after":{"type":"integer","minimum":0},"as_of":{"type":"integer","minimum":0}}}`
+	resumeAnswerSchema = `{"type":"object","required":["ok","session","head","epoch","how","calls","open"],"properties":{"ok":{"const":true},"session":{"type":"string"},` +
+		`"head":{"type":"string"},"epoch":{"type":"integer"},"how":{"type":"string"},"calls":{"type":"object","additionalProperties":{"type":"integer"}},` +
+		`"open":{"type":"array","items":{"type":"object","required":["call_id","name","seq","state"]}},"omitted":{"type":"integer"},` +
+		`"messages":{"type":"array","items":{"type":"object"}},"more":{"type":"boolean"},"as_of":{"type":"integer"}}}`
+)
+
+var resumeVerb = verb{"resume", (*Executor).runResume, true, ofWrites}
+
+var resumeEndpoints = []endpoint{
+	{"session-resume", "session.resume", resumeSchema, resumeAnswerSchema, resumeVerb, false},
+	{"to-resume", "resume.*", resumeSchema, resumeAnswerSchema, resumeVerb, true},
+}
+
+// runResume takes a session, if nobody holds it, and tells of it once what an
+// earlier writer has left open is settled.
+func (x *Executor) runResume(ctx context.Context, session string, payload []byte, here bool) (reply, error) {
+	var req ResumeRequest
+	if _, err := door(payload, &req, levelData); err != nil {
+		return reply{}, err
+	}
+	switch {
+	case req.Session != session:
+		return reply{}, schema.Errorf(schema.InvalidArgs, "subject and request name different sessions").With("session", session)
+	case req.After < 0:
+		return reply{}, schema.Errorf(schema.InvalidArgs, "after is negative").With("session", session)
+	}
+	s, err := x.find(ctx, session, here)
+	if err != nil {
+		return reply{}, x.howFar(ctx, session, err)
+	}
+	defer s.leave()
+	select {
+	case <-s.settled:
+	case <-ctx.Done():
+		return reply{}, x.ended(ctx, session)
+	}
+	if x.stopping.Err() != nil || !s.sound() { // the settlement may have been cut short
+		return reply{}, goingAway(session)
+	}
+	if err := s.restored(); err != nil {
+		return reply{}, err
+	}
+	a := s.resumption()
+	head, err := schema.ParseHead(a.Head)
+	if err == nil && req.Format != "" {
+		if a.AsOf = req.AsOf; a.AsOf == 0 {
+			a.AsOf = head.Seq
+		}
+		err = s.messages(ctx, req, &a)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	return answer(a, x, session, head)
+}
+
+// restored makes sure that the session goes by its policy. A session that has
+// ended needs none any more.
+func (s *session) restored() error {
+	ended := false
+	s.view(func(st *replay.State) { ended = st.Ended != nil })
+	if ended {
+		return nil
+	}
+	if err := s.adopt(); err != nil {
+		return err
+	}
+	_, err := s.policy()
+	return err
+}
+
+func (s *session) resumption() ResumeAnswer {
+	s.mu.Lock()
+	running := make(map[string]bool, len(s.flights))
+	for id := range s.flights {
+		running[id] = true
+	}
+	s.mu.Unlock()
+	a := ResumeAnswer{OK: true, Session: s.id, Epoch: s.journal.Epoch(), How: s.journal.How(), Calls: map[string]int{}, Open: []OpenCall{}}
+	s.view(func(st *replay.State) {
+		a.Head, a.TaskKind, a.Phase = st.Head.String(), st.TaskKind, st.Phase
+		if st.Ended != nil {
+			a.Outcome = st.Ended.Outcome
+		}
+		if st.Posture != nil {
+			a.Mode, a.Policy = st.Posture.Mode, st.Posture.PolicyHash
+		}
+		for _, c := range st.Calls {
+			a.Calls[string(c.State)]++
+			if c.Result != nil && !c.Result.Open() {
+				continue
+			}
+			o := OpenCall{CallID: c.ID, Name: c.Name, Seq: c.Seq, State: string(c.State)}
+			switch {
+			case c.Result != nil:
+				o.Kind = c.Result.Kind
+			case c.Waiting != nil:
+				o.State, o.ApprovalID, o.Expires = "waiting", c.Waiting.ID, c.Waiting.Expires
+			case running[c.ID]:
+				o.State = "running"
+			}
+			if len(a.Open) == maxOpenCalls {
+				a.Omitted++
+				continue
+			}
+			a.Open = append(a.Open, o)
+		}
+	})
+	return a
+}
+
+// messages gives a page of the session's messages.
+func (s *session) messages(ctx context.Context, req ResumeRequest, a *ResumeAnswer) error {
+	whole := func(data []byte) ([]byte, error) { return s.journal.Whole(ctx, data) }
+	n, size := 0, 0
+	a.Messages = []jsontext.Value{}
+	for m, err := range replay.Messages(s.x.events(ctx, s.id), replay.Projection{Format: req.Format, AsOf: a.AsOf, Whole: whole}) {
+		if err != nil {
+			return schema.AsError(err).With("session", s.id)
+		}
+		if n++; n <= req.After {
+			continue
+		}
+		if len(m) > maxPayload-maxMessages/2 {
+			return schema.Errorf(schema.PayloadTooLarge, "a message has %d bytes, which is too much for an answer", len(m)).With("session", s.id).
+				With("next", "read the messages from the log; run: steno export "+s.id+" --format "+req.Format)
+		}
+		if size += len(m); size > maxMessages && len(a.Messages) > 0 {
+			a.More = true
+			return nil
+		}
+		a.Messages = append(a.Messages, m)
+	}
+	return nil
+}
+
+// howFar says of a damaged log how far it is sound: up to there its messages can
+// be had, and a session can be forked.
+func (x *Executor) howFar(ctx context.Context, id string, damage error) error {
+	switch schema.KindOf(damage) {
+	case schema.CorruptLogLine, schema.TailSuspect, schema.UnsupportedSchemaVersion:
+	default:
+		return damage
+	}
+	var head schema.Head
+	for e, err := range x.events(ctx, id) {
+		if err != nil {
+			break
+		}
+		head = e.Head()
+	}
+	if head.Seq == 0 {
+		return damage
+	}
+	return schema.AsError(damage).With("last_good_seq", head.Seq).With("last_good_head", head.String())
+}
+
+// Resume takes a session up: it returns once calls that an earlier writer left
+// open are settled, and what was run again for that has its result, with all
+// messages if a format is asked for. Doing it again changes nothing.
+//
+// ResumePolicyUnavailable: the policy that the session goes by cannot be had.
+// CorruptLogLine, TailSuspect: the log is damaged, and sound up to
+// details.last_good_seq.
+func (c *Client) Resume(ctx context.Context, req ResumeRequest) (a ResumeAnswer, err error) {
+	first := ResumeRequest{Session: req.Session}
+	if err := c.ask(ctx, "session.resume", first, &a); err != nil {
+		return a, err
+	}
+	waited := false
+	for _, o := range a.Open {
+		if o.State != "running" {
+			continue
+		}
+		waited = true
+		if _, err := c.Wait(ctx, req.Session, o.CallID); err != nil {
+			return a, err
+		}
+	}
+	if req.Format == "" && !waited {
+		return a, nil
+	}
+	var all []jsontext.Value
+	for more := true; more; more = a.More {
+		a = ResumeAnswer{}
+		if err := c.ask(ctx, "session.resume", req, &a); err != nil {
+			return a, err
+		}
+		all = append(all, a.Messages...) // none without a format
+		req.AsOf, req.After = a.AsOf, len(all)
+	}
+	a.Messages = all
+	return a, nil
+}
