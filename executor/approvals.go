@@ -20,8 +20,9 @@ type ApprovalInfo struct {
 	Tier       uint64         `json:"tier"`
 	Args       jsontext.Value `json:"args"` // as they are recorded
 	ArgsSHA256 string         `json:"args_sha256"`
-	Actor      Actor          `json:"actor,omitzero"` // whose call it is, as the application says
-	Reason     string         `json:"reason"`         // why it is asked
+	Redacted   string         `json:"redacted,omitzero"` // stands for what is hidden in Args; see replay.Hidden
+	Actor      Actor          `json:"actor,omitzero"`    // whose call it is, as the application says
+	Reason     string         `json:"reason"`            // why it is asked
 	Asked      time.Time      `json:"asked"`
 	Expires    string         `json:"expires_at,omitzero"`
 }
@@ -54,7 +55,7 @@ func Approvals(ctx context.Context, store journal.Store, session string) ([]Appr
 	for _, c := range st.Open() {
 		if c.Waiting != nil {
 			at[c.Seq], at[c.Waiting.Seq] = len(list), len(list)
-			list = append(list, ApprovalInfo{Session: session, CallID: c.ID, ApprovalID: c.Waiting.ID, Tool: c.Name, ArgsSHA256: c.ArgsSHA256, Expires: c.Waiting.Expires})
+			list = append(list, ApprovalInfo{Session: session, CallID: c.ID, ApprovalID: c.Waiting.ID, Tool: c.Name, ArgsSHA256: c.ArgsSHA256, Redacted: c.Redacted, Expires: c.Waiting.Expires})
 		}
 	}
 	if list == nil {
@@ -151,7 +152,7 @@ func (x *Executor) runApprovals(ctx context.Context, _ string, payload []byte, _
 
 const (
 	approvalInfo = `{"type":"object","required":["session","call_id","approval_id","tool","args","args_sha256","reason"],"properties":{"session":{"type":"string"},` +
-		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"tool":{"type":"string"},"tier":{"type":"integer"},"args":{},"args_sha256":{"type":"string"},` +
+		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"tool":{"type":"string"},"tier":{"type":"integer"},"args":{},"args_sha256":{"type":"string"},"redacted":{"type":"string"},` +
 		actorSchema + `,"reason":{"type":"string"},"asked":{"type":"string"},"expires_at":{"type":"string"}}}`
 	approvalsSchema = `{"type":"object","properties":{"session":` + sessionID + `,"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":100}}}`
 
@@ -159,7 +160,7 @@ const (
 		`"after":{"type":"string"},"approvals":{"type":"array","items":` + approvalInfo + `}}}`
 	approveSchema = `{"type":"object","required":["session","call_id","approval_id","decision"],"properties":{"session":` + sessionID + `,` +
 		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"decision":{"enum":["allow","deny"]},"reason":{"type":"string","maxLength":1024},` +
-		`"args_sha256":{"type":"string"},` + actorSchema + `,` +
+		`"args_sha256":{"type":"string"},"redacted":{"type":"string"},` + actorSchema + `,` +
 		`"grant":{"type":"object","properties":{"until":{"type":"string","format":"date-time"}}}}}`
 	approveAnswerSchema = `{"type":"object","required":["ok","session","call_id","approval_id","decision","first","seq","head"],"properties":{"ok":{"const":true},` +
 		`"session":{"type":"string"},"call_id":{"type":"string"},"approval_id":{"type":"string"},"decision":{"type":"string"},"first":{"type":"boolean"},` +

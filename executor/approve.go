@@ -32,9 +32,11 @@ type AnswerRequest struct {
 	ApprovalID string `json:"approval_id"` // which question is answered
 	Decision   string `json:"decision"`    // allow or deny
 	Reason     string `json:"reason,omitzero"`
-	// ArgsSHA256 is of the arguments that the person has seen. Others are
-	// call_conflict.
+	// ArgsSHA256 is of the arguments that the person has seen, and Redacted stands
+	// for the values that are hidden in them, as in [ApprovalInfo]. Others than
+	// those of the call are call_conflict. Both may be left out.
 	ArgsSHA256 string `json:"args_sha256,omitzero"`
+	Redacted   string `json:"redacted,omitzero"`
 	Actor      Actor  `json:"actor,omitzero"` // who it is, as the application says
 	// Grant, with allow, also lets like calls of the session run unasked.
 	Grant *GrantRequest `json:"grant,omitzero"`
@@ -52,14 +54,19 @@ type AnswerAnswer struct {
 	Head       string `json:"head"`
 }
 
-// waiting is why a call has no result yet.
-func (s *session) waiting(call, approval string) error {
+// waiting is why a call has no result yet. What is hidden in some can come back
+// only with their request, which is to ask often.
+func (s *session) waiting(call, approval string, hides bool) error {
 	kind, next := schema.Unavailable, "answer it: steno approvals allow, or deny; the request is answered then"
 	if s.x.cfg.DenyUnattended { // nobody would hear of an answer here
 		kind, next = schema.Backpressure, "answer it: steno approvals allow, or deny; then ask again"
 	}
-	return schema.Errorf(kind, "call %s waits for a person's answer", call).
+	e := schema.Errorf(kind, "call %s waits for a person's answer", call).
 		With("session", s.id).With("call_id", call).With("approval_id", approval).With("next", next)
+	if hides {
+		e.With("redacted", true)
+	}
+	return e
 }
 
 // waits reports whether an error says that a call waits for a person, and which.
@@ -107,13 +114,13 @@ func (s *session) ask(req *Request, a admitted, call bool) error {
 		return err
 	}
 	s.expireLater(req.CallID, expires)
-	return s.waiting(req.CallID, id)
+	return s.waiting(req.CallID, id, req.hid != nil)
 }
 
 // stillWaits is what becomes of a call that waits, when somebody asks for it.
 func (s *session) stillWaits(c *replay.Call) error {
 	if !expired(c.Waiting) {
-		return s.waiting(c.ID, c.Waiting.ID)
+		return s.waiting(c.ID, c.Waiting.ID, c.Redacted != "")
 	}
 	return s.expire(c.ID)
 }
@@ -187,8 +194,10 @@ func (s *session) answer(req AnswerRequest) (AnswerAnswer, error) {
 	if c.Waiting == nil || c.Waiting.ID != req.ApprovalID {
 		return s.answered(c, req, out, fail)
 	}
-	if req.ArgsSHA256 != "" && req.ArgsSHA256 != c.ArgsSHA256 {
-		return fail(schema.CallConflict, "the call has other arguments than those that were decided about")
+	if seen := req.ArgsSHA256 + req.Redacted; seen != "" && (req.ArgsSHA256 != c.ArgsSHA256 || req.Redacted != c.Redacted) {
+		a, err := fail(schema.CallConflict, "the call has other arguments, or other values are hidden in them, than was decided about")
+		schema.AsError(err).With("args_sha256", c.ArgsSHA256).With("redacted", c.Redacted).With("next", "look again; run: steno approvals ls --session "+s.id)
+		return a, err
 	}
 	if expired(c.Waiting) {
 		err := s.deny(c, &decision{gate: "approval", by: "policy", rule: ruleExpired, policy: s.policyHash(), approval: c.Waiting.ID, kind: schema.ApprovalExpired, reason: "nobody answered in time"})
@@ -260,14 +269,18 @@ func (s *session) allow(c *replay.Call, d *decision) error {
 	go func() {
 		defer s.x.work.Done()
 		defer s.leave()
-		if c.Redacted != "" { // only a request that carries the arguments can run it
+		_, marked, err := s.requestOf(c)
+		if marked { // only a request that carries what is hidden can run it
 			select {
-			case <-time.After(2 * askAgain):
+			case <-time.After(5 * askAgain):
 			case <-s.x.stopping.Done():
 				return
 			}
 		}
-		if err := s.startAllowed(c.ID); err != nil && s.sound() {
+		if err == nil {
+			err = s.startAllowed(c.ID)
+		}
+		if err != nil && s.sound() {
 			s.x.log.Error("a call that was allowed was not started", "session", s.id, "call", c.ID, "kind", schema.KindOf(err), "err", err)
 		}
 	}()

@@ -57,7 +57,7 @@ func questionOf(t *testing.T, client *executor.Client, session, id string) (foun
 
 func (n *node) answer(q executor.ApprovalInfo, decision string) (executor.AnswerAnswer, error) {
 	return n.client.Answer(within(n.t), executor.AnswerRequest{Session: q.Session, CallID: q.CallID, ApprovalID: q.ApprovalID,
-		Decision: decision, Reason: "a test", ArgsSHA256: q.ArgsSHA256, Actor: executor.Actor{ID: "ann@example.org"}})
+		Decision: decision, Reason: "a test", ArgsSHA256: q.ArgsSHA256, Redacted: q.Redacted, Actor: executor.Actor{ID: "ann@example.org"}})
 }
 
 func (n *node) mustAnswer(q executor.ApprovalInfo, decision string) executor.AnswerAnswer {

@@ -175,7 +175,11 @@ func (q *queueDoor) deliver(msg jetstream.Msg, entered chan<- struct{}) {
 	case again:
 		q.tell(msg, msg.NakWithDelay(q.pause(msg)))
 	case later:
-		q.tell(msg, msg.NakWithDelay(q.pause(msg)))
+		pause := q.pause(msg)
+		if schema.AsError(err).Details["redacted"] != nil { // once it is allowed only this delivery can run it
+			pause = min(pause, askAgain)
+		}
+		q.tell(msg, msg.NakWithDelay(pause))
 	case back:
 		q.tell(msg, msg.Nak())
 	}

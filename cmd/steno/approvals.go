@@ -127,7 +127,8 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 			return schema.Errorf(schema.NotFound, "call %s of session %s does not wait for an answer", inert(call), session).
 				With("session", session).With("call_id", call).With("next", "see what waits: steno approvals ls")
 		}
-		req.ApprovalID, req.ArgsSHA256 = list.Approvals[i].ApprovalID, list.Approvals[i].ArgsSHA256
+		q := list.Approvals[i]
+		req.ApprovalID, req.ArgsSHA256, req.Redacted = q.ApprovalID, q.ArgsSHA256, q.Redacted
 	}
 	answer, err := b.client.Answer(b.calls, req)
 	if err != nil {
