@@ -69,7 +69,6 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 		s.outlives()
 		defer s.outlived()
 	}
-	inv := s.invocation(req, a)
 	limit := tool.Timeout
 	if limit == 0 {
 		limit = DefaultTimeout
@@ -80,6 +79,13 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 	f.overdue = time.AfterFunc(limit+s.x.stopWait, func() { s.detach(f, a, began, over) })
 	defer f.overdue.Stop()
 	f.stop.Store(&stop)
+	inv := s.invocation(req, a)
+	for s.x.awaitFiles(ctx, inv.noFolder) {
+		inv.Workspace, inv.noFolder = s.space()
+	}
+	if notBegun(inv.noFolder) {
+		inv.noFolder = ctxError(ctx)
+	}
 	var res Result
 	var err error
 	if f.cancelled.Load() == nil {

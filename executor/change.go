@@ -262,6 +262,11 @@ func replaceFile(p *place, data []byte) (err error) {
 		mode = 0o600 // nobody else reads it before it has the right mode
 	}
 	temp := ".steno-" + rand.Text() + ".tmp"
+	folder, err := p.dir.Open(".") // before anything is changed: there may be no descriptor for it
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
 	f, err := p.dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|openFlags, mode)
 	if err != nil {
 		return err
@@ -290,7 +295,7 @@ func replaceFile(p *place, data []byte) (err error) {
 	if err := p.dir.Rename(temp, p.name); err != nil {
 		return err
 	}
-	if err := syncFolder(p.dir); err != nil {
+	if err := syncNames(folder); err != nil {
 		return schema.Errorf(schema.WriteFailed, "%s has the new content, but that may not outlive a power cut", quoted(p.path)).
 			With("outcome", "unknown").With("cause", lastWords(err)).Cause(err)
 	}

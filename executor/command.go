@@ -45,6 +45,10 @@ type ran struct {
 // started, kind timeout or cancelled that it was killed; details.output is then
 // what it said.
 func (c command) run(ctx context.Context, call *Invocation) (ran, error) {
+	return untilBegun(ctx, call, c.once)
+}
+
+func (c command) once(ctx context.Context, call *Invocation) (ran, error) {
 	if err := ctxError(ctx); err != nil {
 		return ran{}, err
 	}
@@ -73,6 +77,8 @@ func (c command) run(ctx context.Context, call *Invocation) (ran, error) {
 	switch stop := ctxError(ctx); {
 	case err != nil && stop != nil:
 		return ran{}, stop
+	case noFiles(err):
+		return ran{}, tooManyFiles(err)
 	case errors.Is(err, schema.BashDisabled):
 		return ran{}, err
 	case err != nil:

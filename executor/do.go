@@ -131,7 +131,7 @@ func (s *session) run(f *flight) (Answer, error) {
 	var a admitted
 	var refusal error
 	var attempt replay.Attempt
-	s.inPhase(func(alone bool) (moves bool) {
+	judge := func(alone bool) (moves bool) {
 		var policy *Policy
 		if policy, err = s.policy(); err != nil {
 			return false
@@ -141,7 +141,13 @@ func (s *session) run(f *flight) (Answer, error) {
 			attempt, err = s.start(req, 1, true, a, &a.decision)
 		}
 		return moves
-	})
+	}
+	for s.inPhase(judge); s.x.awaitFiles(s.x.stopping, refusal); {
+		s.inPhase(judge)
+	}
+	if notBegun(refusal) {
+		return Answer{}, refusal // which was not the gate's
+	}
 	if a.asks {
 		return Answer{}, s.ask(req, a, true)
 	}

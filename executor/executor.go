@@ -122,6 +122,8 @@ type Executor struct {
 	work     sync.WaitGroup
 	policies policies
 	waiters  waiters
+	reserve  reserve       // of descriptors
+	guard    guards        // the folders of Config.Protect
 	patient  chan struct{} // a slot for each request that waits for a person
 	replies  replies       // requests that are being handled
 	// passResult brings a late result to the holder of its session. It is set by
@@ -150,6 +152,7 @@ type Executor struct {
 	look     *look // the newest at the store; nil before the first
 	again    bool  // another is to follow it
 	sessions map[string]*session
+	room     int // how many may be held: Config.Sessions, and fewer while too many files are open
 	thinned  int // how many are being released because there are too many
 	draining bool
 }
@@ -196,7 +199,7 @@ func New(cfg Config) (*Executor, error) {
 	}
 	x := &Executor{cfg: cfg, redact: cfg.Redact, log: cfg.Logger, answers: inboxes{conn: cfg.Conn}, replies: replies{busy: map[repeat]struct{}{}}, calls: make(chan struct{}, cfg.MaxCalls),
 		writes: make(chan struct{}, maxRequests), patient: make(chan struct{}, maxPatient), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{},
-		outgoing: make(chan outgoing, maxOutgoing), live: make(chan outgoing, maxLive), hush: make(chan struct{}), hushed: make(chan struct{})}
+		room: cfg.Sessions, outgoing: make(chan outgoing, maxOutgoing), live: make(chan outgoing, maxLive), hush: make(chan struct{}), hushed: make(chan struct{})}
 	if x.log == nil {
 		x.log = slog.New(slog.DiscardHandler)
 	}
@@ -292,6 +295,7 @@ func (x *Executor) Drain(ctx context.Context) error {
 	}
 	x.mu.Unlock()
 	errs = append(errs, x.retireAll(reasons)...)
+	errs = append(errs, x.closeFiles())
 	x.tellAll()
 	// Whoever asked has an answer on the wire before the connection goes.
 	errs = append(errs, x.cfg.Conn.FlushTimeout(2*time.Second))

@@ -132,7 +132,7 @@ func (x *Executor) thin() {
 
 // many reports whether there are too many sessions, those that are being
 // released left out. The caller holds mu.
-func (x *Executor) many() bool { return len(x.sessions)-x.thinned > x.cfg.Sessions }
+func (x *Executor) many() bool { return len(x.sessions)-x.thinned > x.room }
 
 // retire takes a session out of the table once it has given back its lease, so
 // that nobody opens it anew before: in good order if there is a reason, here or

@@ -92,6 +92,9 @@ func runList(ctx context.Context, call *Invocation) (Result, error) {
 			if errors.Is(err, schema.ProtectedPath) && !sensitive(e.name) {
 				continue
 			}
+			if noFiles(err) {
+				return Result{}, err
+			}
 			if err == nil {
 				if to.info.IsDir() {
 					slash = "/"
@@ -160,6 +163,9 @@ func (w *Workspace) entries(ctx context.Context, dir *os.Root, store *storeFiles
 			}
 			if !w.isGuarded(info) && !store.has(info) {
 				list = append(list, folderEntry{e.Name(), info})
+			}
+			if noFiles(store.err) {
+				return nil, 0, store.err
 			}
 		}
 		if err == io.EOF {

@@ -40,7 +40,9 @@ func (w *Workspace) openAt(dir *os.Root, name string, info fs.FileInfo, store *s
 	case !os.SameFile(info, now):
 		err = errChanged
 	case store.has(now):
-		err = protected(name, "is another name of a protected file")
+		if err = protected(name, "is another name of a protected file"); noFiles(store.err) {
+			err = store.err
+		}
 	}
 	if err != nil {
 		f.Close()

@@ -67,7 +67,9 @@ func (x *Executor) glance(anew bool) (*look, error) {
 func (x *Executor) startLook() *look {
 	l := &look{began: time.Now(), done: make(chan struct{})}
 	go func() {
-		l.err = x.cfg.Store.Writable(context.Background())
+		if l.err = x.haveFiles(); l.err == nil {
+			l.err = x.cfg.Store.Writable(context.Background())
+		}
 		x.looked.Store(l)
 		close(l.done)
 		if newest, _ := x.glance(false); newest == l {
@@ -106,6 +108,9 @@ func (l *look) verdict() error {
 	e := schema.Errorf(schema.SessionRecordUnavailable, "calls cannot be recorded: %s", err.Message).Cause(err)
 	if next, ok := err.Details["next"]; ok {
 		return e.With("next", next)
+	}
+	if noFiles(err) {
+		return e.With("next", schema.NextFiles)
 	}
 	return e.With("next", "make the store's disk writable; calls are recorded again from then on")
 }

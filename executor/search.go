@@ -151,7 +151,7 @@ func (s *searching) folder(dir *os.Root, at []string) error {
 				err = s.folder(sub, append(at[:len(at):len(at)], e.name))
 				sub.Close()
 			}
-			if err == errEnough || s.ctx.Err() != nil {
+			if err == errEnough || s.ctx.Err() != nil || noFiles(err) {
 				return err
 			}
 			if err != nil {
@@ -159,7 +159,7 @@ func (s *searching) folder(dir *os.Root, at []string) error {
 			}
 		case e.info.Mode().IsRegular():
 			err := s.file(dir, joinPath(at, e.name), e)
-			if err == errEnough || s.ctx.Err() != nil {
+			if err == errEnough || s.ctx.Err() != nil || noFiles(err) {
 				return err
 			}
 			if err != nil {

@@ -48,8 +48,9 @@ type session struct {
 	life    context.Context // of tools that go on where the session is lost; not the executor's, which all calls would take turns at
 	unlive  context.CancelFunc
 
-	spaceMu   sync.Mutex // guards workspace, left and inside, also while it is opened
+	spaceMu   sync.Mutex // guards workspace, keeps, left and inside, also while it is opened
 	workspace *Workspace // nil if the session has none, or it is not open yet
+	keeps     bool       // the workspace stays open while nobody uses it
 	left      bool       // the session is given back: nothing is opened any more
 	inside    int        // tools that go on in it where the session is lost
 
@@ -141,7 +142,7 @@ func (s *session) open() error {
 			return err
 		}
 	}
-	j, err := journal.Open(s.ctx, s.x.cfg.Store, s.id, opt)
+	j, err := s.acquireLease(opt)
 	if s.ctx.Err() != nil && err != nil {
 		return goingAway(s.id)
 	}
@@ -160,6 +161,19 @@ func (s *session) open() error {
 		_ = s.supply(s.create.data()) // who opens it is told by doing it again
 	}
 	return nil
+}
+
+// acquireLease opens the journal. Where there is no descriptor for it sessions that nobody
+// uses are given back first.
+func (s *session) acquireLease(opt journal.Options) (*journal.Journal, error) {
+	wait, stop := context.WithTimeout(s.ctx, filesWait)
+	defer stop()
+	for {
+		j, err := journal.Open(s.ctx, s.x.cfg.Store, s.id, opt)
+		if !s.x.awaitFiles(wait, err) {
+			return j, err
+		}
+	}
 }
 
 // supply records what a session is where damage has taken its session_started.
@@ -199,7 +213,9 @@ func (s *session) space() (*Workspace, error) {
 		return s.workspace, nil
 	}
 	var err error
-	s.workspace, err = OpenWorkspace(dir, s.x.cfg.Protect...)
+	if s.workspace, err = s.x.openSpace(dir); err == nil {
+		s.keepSpace()
+	}
 	if errors.Is(err, schema.InvalidConfig) { // it names the store's folder, which is no business of a tool
 		s.x.log.Error("a workspace cannot be guarded", "session", s.id, "err", err)
 		err = schema.Errorf(schema.Internal, "the workspace cannot be guarded").Cause(err)
@@ -234,6 +250,7 @@ func (s *session) leave() {
 	if s.unuse() > 0 {
 		return
 	}
+	s.restSpace()
 	x := s.x
 	x.mu.RLock()
 	many := x.many() && !x.draining
@@ -310,6 +327,9 @@ func (s *session) forsake() error {
 	s.unlive()
 	if s.workspace == nil {
 		return nil
+	}
+	if s.keeps {
+		keptSpaces.Add(-1)
 	}
 	return s.workspace.Close()
 }

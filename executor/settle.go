@@ -135,7 +135,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	var refusal, err error
 	var attempt replay.Attempt
 	open := false // what became of it is not known, and it may not run again
-	s.inPhase(func(alone bool) (moves bool) {
+	judge := func(alone bool) (moves bool) {
 		var policy *Policy
 		if policy, err = s.policy(); err != nil {
 			return false
@@ -149,8 +149,13 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 			attempt, err = s.start(req, last+1, false, a, decided)
 		}
 		return moves
-	})
+	}
+	for s.inPhase(judge); s.x.awaitFiles(s.x.stopping, refusal); {
+		s.inPhase(judge)
+	}
 	switch {
+	case notBegun(refusal):
+		return Answer{}, refusal // which was not the gate's
 	case a.asks && last == 0:
 		return Answer{}, s.ask(req, a, false)
 	case open:

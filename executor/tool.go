@@ -137,7 +137,11 @@ type Result struct {
 func Builtin() []Tool { return Commands{}.Builtin() }
 
 func fileTools() []Tool {
-	return []Tool{readTool(), writeTool(), editTool(), listTool(), searchTool()}
+	list := []Tool{readTool(), writeTool(), editTool(), listTool(), searchTool()}
+	for i := range list {
+		list[i].Run = patient(list[i].Run)
+	}
+	return list
 }
 
 // decodeArgs fills a T from the arguments of a call. The schema has let them
@@ -197,6 +201,9 @@ func ctxError(ctx context.Context) error {
 func fileError(k schema.Kind, path, what string, err error) error {
 	if e, ok := errors.AsType[*schema.Error](err); ok {
 		return e
+	}
+	if noFiles(err) {
+		return tooManyFiles(err)
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return schema.Errorf(schema.ResourceMissing, "%s is not there", quoted(path)).With("path", shorten(path, maxShown)).Cause(err)

@@ -140,7 +140,7 @@ func (x *Executor) open(ctx context.Context, req OpenRequest) (OpenAnswer, schem
 			return fail(schema.Errorf(schema.ResourceMissing, "the workspace is no folder that can be opened").With("session", req.Session).
 				With("next", "check the path of the workspace"))
 		}
-		if ws, err := OpenWorkspace(w, x.cfg.Protect...); errors.Is(err, schema.ProtectedPath) {
+		if ws, err := x.openSpace(w); errors.Is(err, schema.ProtectedPath) {
 			return fail(schema.AsError(err).With("session", req.Session).With("next", "use a workspace outside the store"))
 		} else if err == nil {
 			ws.Close()

@@ -39,6 +39,7 @@ type Workspace struct {
 	alias   string // absolute, as it was given
 	root    *os.Root
 	guarded []guarded
+	shared  bool // guarded is the executor's
 
 	// mu is held while a tool changes a file, so that an edit does not lose what
 	// another call of the same process has just written. It is held during I/O
@@ -64,17 +65,17 @@ func OpenWorkspace(dir string, protect ...string) (*Workspace, error) {
 	if err != nil {
 		return nil, fileError(schema.ReadFailed, dir, "cannot be opened", err)
 	}
-	w := &Workspace{alias: alias}
-	for _, p := range protect {
-		k, err := openGuarded(p)
-		if err != nil {
-			w.Close()
-			return nil, schema.Errorf(schema.InvalidConfig, "the protected folder %s cannot be opened", quoted(p)).
-				With("cause", lastWords(err)).Cause(err)
-		}
-		w.guarded = append(w.guarded, k)
+	guarded, err := guard(protect)
+	if err != nil {
+		return nil, err
 	}
-	if w.dir, err = filepath.EvalSymlinks(alias); err == nil {
+	return openWorkspace(&Workspace{alias: alias, guarded: guarded})
+}
+
+// openWorkspace opens the folder of a workspace that knows its alias and what is
+// guarded.
+func openWorkspace(w *Workspace) (_ *Workspace, err error) {
+	if w.dir, err = filepath.EvalSymlinks(w.alias); err == nil {
 		w.root, err = os.OpenRoot(w.dir)
 	}
 	if err == nil {
@@ -82,9 +83,33 @@ func OpenWorkspace(dir string, protect ...string) (*Workspace, error) {
 	}
 	if err != nil {
 		w.Close()
-		return nil, fileError(schema.ResourceMissing, dir, "cannot be opened as a folder", err)
+		return nil, fileError(schema.ResourceMissing, w.alias, "cannot be opened as a folder", err)
 	}
 	return w, nil
+}
+
+// guard opens the folders that are to be protected.
+func guard(protect []string) (list []guarded, err error) {
+	for _, p := range protect {
+		k, err := openGuarded(p)
+		if err != nil {
+			_ = letGo(list)
+			if noFiles(err) {
+				return nil, tooManyFiles(err)
+			}
+			return nil, schema.Errorf(schema.InvalidConfig, "the protected folder %s cannot be opened", quoted(p)).
+				With("cause", lastWords(err)).Cause(err)
+		}
+		list = append(list, k)
+	}
+	return list, nil
+}
+
+func letGo(list []guarded) (err error) {
+	for _, k := range list {
+		err = errors.Join(err, k.root.Close())
+	}
+	return err
 }
 
 func openGuarded(dir string) (guarded, error) {
@@ -122,8 +147,8 @@ func (w *Workspace) Close() error {
 	if w.root != nil {
 		err = w.root.Close()
 	}
-	for _, k := range w.guarded {
-		err = errors.Join(err, k.root.Close())
+	if !w.shared {
+		err = errors.Join(err, letGo(w.guarded))
 	}
 	return err
 }

@@ -39,14 +39,19 @@ func keepOwner(f *os.File, old fs.FileInfo) {
 	}
 }
 
-// syncFolder makes the names in dir durable. Some file systems cannot, and say
-// so with EINVAL; they have nothing to make durable.
+// syncFolder makes the names in dir durable.
 func syncFolder(dir *os.Root) error {
 	f, err := dir.Open(".")
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	return syncNames(f)
+}
+
+// syncNames makes the names in a folder that is open durable. Some file systems
+// cannot, and say so with EINVAL; they have nothing to make durable.
+func syncNames(f *os.File) error {
 	if err := f.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
 		return err
 	}

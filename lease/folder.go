@@ -34,9 +34,9 @@ var maxFiles = func() int64 {
 var maxKept = maxFiles / 8
 
 // MaxHeld is how many sessions this process can hold at once, by the descriptors
-// that it may have: one for each session, besides those for folders that stay
-// open, connections and tools.
-func MaxHeld() int { return int(max(1, maxFiles*5/8)) }
+// that it may have: one for each session, which is half of them, a quarter for
+// folders that stay open, and the rest for workspaces, connections and tools.
+func MaxHeld() int { return int(max(1, maxFiles/2)) }
 
 // enter makes sure that the folder is open, until leave.
 func (d *Dir) enter() error {

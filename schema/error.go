@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"syscall"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -111,6 +112,10 @@ type ErrorBody struct {
 	Details map[string]any `json:"details"`
 }
 
+// NextFiles is the next step of any kind where this process, or the machine, may
+// have no more files open.
+const NextFiles = "raise the limit on open files, with ulimit -n or LimitNOFILE=, and try again"
+
 // Body is err as it is shown: with details, and in them the next thing to do.
 // An error among the details shows its kind only.
 func Body(err error) ErrorBody {
@@ -126,7 +131,9 @@ func Body(err error) ErrorBody {
 	}
 	if _, ok := d["next"]; !ok {
 		s, _ := d["session"].(string)
-		d["next"] = e.Kind.Next(s)
+		if d["next"] = e.Kind.Next(s); errors.Is(e.Err, syscall.EMFILE) || errors.Is(e.Err, syscall.ENFILE) {
+			d["next"] = NextFiles
+		}
 	}
 	return ErrorBody{e.Kind, e.Message, d}
 }

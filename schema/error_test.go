@@ -59,6 +59,21 @@ func TestEnvelopeKeepsANextOfItsOwn(t *testing.T) {
 	}
 }
 
+// Whatever could not be done for want of a descriptor, the limit is what to look
+// at.
+func TestTheNextStepWithoutDescriptors(t *testing.T) {
+	for _, cause := range []error{syscall.EMFILE, &fs.PathError{Op: "open", Path: "x", Err: syscall.ENFILE}} {
+		_, _, d := parsed(t, schema.Envelope(schema.Errorf(schema.LogWriteFailed, "x").Cause(cause)))
+		if d["next"] != schema.NextFiles || !strings.Contains(schema.NextFiles, "ulimit -n") {
+			t.Errorf("after %v next is %v", cause, d["next"])
+		}
+	}
+	_, _, d := parsed(t, schema.Envelope(schema.Errorf(schema.LogWriteFailed, "x").Cause(syscall.EIO)))
+	if d["next"] != schema.LogWriteFailed.Next("") {
+		t.Errorf("next is %v", d["next"])
+	}
+}
+
 func TestErrorsKeepTheirKindThroughJSON(t *testing.T) {
 	for _, k := range schema.Kinds() {
 		in := schema.Errorf(k.Kind, "message with \"quotes\", \n and <html>").With("n", "v")
