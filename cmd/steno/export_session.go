@@ -21,6 +21,8 @@ const sessionExportHelp = "With a --format it gives one session, on standard out
 	"  md         a record to read: who allowed each call and by which rule, attempts, results, what is synthetic, was\n" +
 	"             superseded, taken back or redacted; epochs; each damaged place where it stands. Long values are cut, with\n" +
 	"             their size. What tools and people said is text whatever it is: no link and no image of theirs is one\n" +
+	"  html       the same as one file for a browser, with the calls as bars side by side, epochs as bands and a link for\n" +
+	"             each event (#SEQ); without script, and it asks the network for nothing\n" +
 	"  jsonl      the recorded lines, as steno session show -o jsonl gives them\n" +
 	"  anthropic, openai, steno\n" +
 	"             the messages that the agent goes on with, in that provider's form: every call is answered once, directly\n" +
@@ -38,7 +40,7 @@ type sessionExport struct {
 }
 
 // ownFormats are those that are no messages.
-var ownFormats = []string{"md", "jsonl"}
+var ownFormats = []string{"md", "html", "jsonl"}
 
 func (x *sessionExport) flags(c *cobra.Command) {
 	c.Flags().StringVar(&x.format, "format", "", strings.Join(ownFormats, ", ")+", anthropic, openai or steno")
@@ -63,6 +65,8 @@ func (a *app) exportSession(ctx context.Context, store *journal.Files, id string
 	switch x.format {
 	case "md":
 		return a.record(ctx, store, id, x.asOf, markdown{a.out})
+	case "html":
+		return a.record(ctx, store, id, x.asOf, newPage(a.out))
 	case "jsonl":
 		a.format = "jsonl"
 		return a.showSession(ctx, store, id, x.asOf, false)

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
+	"html"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -132,6 +136,76 @@ func TestWhatStandsInALogIsNothingButTextInMarkdown(t *testing.T) {
 	}
 }
 
+var (
+	tag  = regexp.MustCompile("<[^>]*>")
+	tags = regexp.MustCompile(`^<(!doctype html|html lang="en"|meta [^<>]*|/?(html|head|title|body|h1|h2|h3|dl|dt|dd|main|code|p|ul|li|i|b|strong|details|summary|style)|/?(details open|pre|div|time|article|a)|` +
+		`dd class="error"|p class="(key|open|finding (error|notice))"|article id="\d+" class="[a-z]+"|div class="lanes" aria-hidden="true"|time datetime="[0-9T:.Z-]+"|a href="#\d+"|b class="[a-z]*"|` +
+		`i class="[a-z ]+" title="[^<>"]*")>$`)
+)
+
+// A page has no tag and no attribute but ours, and links into itself only.
+func TestWhatStandsInALogIsNothingButTextInHTML(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	evilSession(t, dir)
+	out := good(t, dir, "export", "s1", "--format", "html")
+	silent(t, out)
+	style, body, ok := strings.Cut(out, "</style>")
+	style, css, begun := strings.Cut(style, "<style>")
+	sum := sha256.Sum256([]byte(css))
+	if policy := `content="default-src 'none'; style-src 'sha256-` + base64.StdEncoding.EncodeToString(sum[:]) + `'; base-uri 'none'; form-action 'none'"`; !ok || !begun || !strings.Contains(style, policy) {
+		t.Errorf("the policy does not fit the style: %.600s", out)
+	}
+	if strings.Contains(css, "url(") || strings.Contains(css, "@import") || strings.Contains(css, "<") {
+		t.Error("the style loads something")
+	}
+	for _, v := range tag.FindAllString(style+body, -1) {
+		if !tags.MatchString(v) {
+			t.Errorf("there is the tag %q", v)
+		}
+	}
+	text := tag.ReplaceAllString(body, "")
+	if strings.ContainsAny(text, `<>"'`) || strings.Count(text, "EVIL") < 20*len(evil()) {
+		t.Errorf("%d words, or a mark that is not escaped", strings.Count(text, "EVIL"))
+	}
+	// What was said is all there: nothing was lost to be safe.
+	for _, s := range evil() {
+		if !strings.Contains(html.UnescapeString(text), inertLines(s)) {
+			t.Errorf("%q is not there", s)
+		}
+	}
+}
+
+// Calls side by side have bars of their own, as long as they are open; a link
+// leads from each result to its call, and to each event.
+func TestAPageDrawsCallsSideBySide(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	written(t, dir, "s1", true, []journal.Entry{journaltest.Call("a", "shell", `{}`), journaltest.Started("a", 1), journaltest.Call("b", "shell", `{}`), journaltest.Started("b", 1),
+		journaltest.Result("a", 1, `"x"`)}, []journal.Entry{journaltest.Note("n")})
+	out := good(t, dir, "export", "s1", "--format", "html")
+	rows := regexp.MustCompile(`<article id="(\d+)" class="(\w+)"><div class="lanes" aria-hidden="true">(.*?)</div>`).FindAllStringSubmatch(out, -1)
+	want := []string{
+		`1 epoch `, `2 other `, `3 call <i class="idle first" title="a shell"><b class="">○</b></i>`, `4 start <i class="runs" title="a shell"><b class="">▶</b></i>`,
+		`5 call <i class="runs" title="a shell"></i><i class="idle first" title="b shell"><b class="">○</b></i>`, `6 start <i class="runs" title="a shell"></i><i class="runs" title="b shell"><b class="">▶</b></i>`,
+		`7 result <i class="runs last" title="a shell"><b class="good">●</b></i><i class="runs" title="b shell"></i>`, `8 epoch <i></i><i class="lost" title="b shell"></i>`,
+		`9 other <i></i><i class="lost" title="b shell"></i>`, `10 epoch <i></i><i class="lost" title="b shell"></i>`,
+	}
+	for i, r := range rows {
+		if got := strings.Join(r[1:], " "); i >= len(want) || got != want[i] {
+			t.Errorf("row %d is %s", i, got)
+		}
+	}
+	for _, w := range []string{`<a href="#3">its call</a>`, `<a href="#7">event 7</a>`, `<p class="open"><a href="#5">#5</a> Call <code>b</code> of <code>shell</code> has no result; its writer is gone`} {
+		if !strings.Contains(out, w) {
+			t.Errorf("there is no %s", w)
+		}
+	}
+	if len(rows) != len(want) {
+		t.Errorf("%d rows: %s", len(rows), out)
+	}
+}
+
 func TestARecordSaysWhatIsLeftOutAndWhatIsDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -150,7 +224,7 @@ func TestARecordSaysWhatIsLeftOutAndWhatIsDamaged(t *testing.T) {
 		"# Session `s1`\n", "- **head:** `2.13.", "- **holds:** 13 events in 2 epochs, 2 calls\n", "- **synthetic:** 1 result written", "- **superseded:** 1 result that", "the log is in order\n",
 		"\n## #1 Epoch 1 begins the session\n", "\n## #11 Epoch 2 TAKES OVER: the writer before was dead\n", "- Of epoch 1 counts what ends with event 10\n",
 		"\n### #4 Call `c1` gets `allow` by `policy` at the gate `policy` under the rule `trusted`\n", "\n### #5 Call `c1` starts, attempt 1, in ",
-		"\n### #6 Call `c1` failed with `interrupted` which leaves open what became of it after 0s, attempt 1\n", "\n- SYNTHETIC: ", "\n- SUPERSEDED: the result in event 7 replaces it\n", "\n- It replaces the result in event 6\n",
+		"\n### #6 Call `c1` failed with `interrupted` which leaves open what became of it after 0s, attempt 1\n", "\n- SYNTHETIC: ", "\n- SUPERSEDED by the result in event 7\n", "\n- It replaces the result in event 6\n",
 		"12345678901234567890", "\n- TAKEN BACK by event 10\n", "`output` (400000 bytes, of which this is the beginning and the end; sha256 ",
 	} {
 		if !strings.Contains(out, want) {

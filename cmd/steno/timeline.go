@@ -276,16 +276,7 @@ func (t *timeline) end(people bool, l *listing) error {
 			}
 			continue
 		}
-		what := "has no result yet"
-		switch {
-		case b.lost:
-			what = "has no result; its writer is gone, and nobody knows what became of it"
-		case b.epoch == 0 && len(b.span.Decisions) > 0 && b.span.Decisions[len(b.span.Decisions)-1].Decision == "asked":
-			what = "waits for a person"
-		case b.epoch == 0:
-			what = "is not started"
-		}
-		if err := t.row("", "open", b.id+"  "+b.tool+"  "+what); err != nil {
+		if err := t.row("", "open", b.id+"  "+b.tool+"  "+b.fate()); err != nil {
 			return err
 		}
 	}
@@ -295,4 +286,17 @@ func (t *timeline) end(people bool, l *listing) error {
 		return err
 	}
 	return l.end()
+}
+
+// fate says of a call that is open when the log ends how it stands.
+func (b *bar) fate() string {
+	switch {
+	case b.lost:
+		return "has no result; its writer is gone, and nobody knows what became of it"
+	case b.epoch == 0 && len(b.span.Decisions) > 0 && b.span.Decisions[len(b.span.Decisions)-1].Decision == "asked":
+		return "waits for a person"
+	case b.epoch == 0:
+		return "is not started"
+	}
+	return "has no result yet"
 }
