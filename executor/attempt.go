@@ -130,8 +130,11 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 		defer leave()
 		res, err = run(ctx, inv)
 	}
+	if err == nil {
+		return res, nil
+	}
 	var e *schema.Error
-	if err != nil && !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+	if !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		// The model is shown the class only; the cause may hold anything.
 		s.x.log.Error("a tool failed unexpectedly", "session", s.id, "call", inv.CallID, "tool", tool.Name, "err", err)
 		err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", fmt.Sprintf("%T", err))

@@ -138,7 +138,6 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 		}
 		// micro runs one handler at a time; a call may take an hour.
 		go func() {
-			deepen(0)
 			defer x.work.Done()
 			defer x.replies.end(same)
 			defer func() { <-room }()
@@ -146,8 +145,10 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 			if i := strings.LastIndexByte(r.Subject(), '.'); strings.HasSuffix(r.Subject()[:i], v.name) {
 				session = r.Subject()[i+1:] // of a subject that ends in <verb>.<session>
 			}
-			// What is no number is a request that nobody has passed on yet.
-			hops, _ := strconv.Atoi(nats.Header(r.Headers()).Get(headerHops))
+			hops := 0
+			if n := nats.Header(r.Headers()).Get(headerHops); n != "" { // somebody has passed it on
+				hops, _ = strconv.Atoi(n)
+			}
 			ctx := x.ctx
 			if direct && nats.Header(r.Headers()).Get(headerVia) == viaQueue {
 				ctx = through(ctx, viaQueue)
@@ -157,12 +158,13 @@ func (x *Executor) handle(v verb, direct bool) micro.HandlerFunc {
 				out, err = x.route(ctx, v, session, r.Data(), max(0, hops), direct)
 				return err
 			}
+			var failed error
 			if direct { // whoever has passed it on waits for a person, if need be
-				err = try()
+				failed = try()
 			} else {
-				err = x.patiently(x.ctx, room, try)
+				failed = x.patiently(x.ctx, room, try)
 			}
-			x.respond(r.Reply(), out, err)
+			x.respond(r.Reply(), out, failed)
 		}()
 	}
 }
@@ -330,13 +332,13 @@ func (x *Executor) pass(ctx context.Context, via, verb, holder, session string, 
 }
 
 // request is the door for calls, behind which what is secret in them is known.
-func (x *Executor) request(ctx context.Context, payload []byte) (Request, error) {
+func (x *Executor) request(ctx context.Context, payload []byte) (*Request, error) {
 	r, err := parseRequest(payload)
-	r.Actor.via(viaOf(ctx))
-	if err == nil {
-		err = r.hide(x.redact)
+	if err != nil {
+		return nil, err
 	}
-	return r, err
+	r.Actor.via(viaOf(ctx))
+	return r, r.hide(x.redact)
 }
 
 // runCall is the call endpoint: the session is a token of the subject.
@@ -353,7 +355,7 @@ func (x *Executor) runCall(ctx context.Context, session string, payload []byte, 
 		return reply{}, err
 	}
 	defer s.leave()
-	a, err := s.do(ctx, &req)
+	a, err := s.do(ctx, req)
 	if err != nil {
 		return reply{}, err
 	}
@@ -370,7 +372,7 @@ func (x *Executor) runRecalled(ctx context.Context, session string, payload []by
 	if err != nil {
 		return reply{}, err
 	}
-	a, err := x.recall(ctx, session, &req)
+	a, err := x.recall(ctx, session, req)
 	if err != nil {
 		return reply{}, err
 	}

@@ -32,7 +32,7 @@ func ParseRequest(payload []byte) (typ string, data []byte, sum string, err erro
 // ReadRequest reads the text of a request in the quick way, where it is plain
 // enough, and in the strict way.
 func ReadRequest(text []byte) (quick Request, plain bool, slow Request, err error) {
-	quick, plain = readRequest(text)
+	plain = quick.read(text)
 	return quick, plain, slow, strict(text, &slow)
 }
 

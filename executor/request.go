@@ -65,30 +65,30 @@ const maxData = schema.MaxLine - 8<<10
 const MaxRequest = 8 << 20
 
 // parseRequest is the door for calls. What it refuses is not recorded.
-func parseRequest(payload []byte) (Request, error) {
+func parseRequest(payload []byte) (*Request, error) {
 	if len(payload) > MaxRequest {
-		return Request{}, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), MaxRequest)
+		return nil, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes; the limit is %d", len(payload), MaxRequest)
 	}
 	// In the request args lie as deep as they will lie in the event's data.
 	text, replaced, err := schema.Compact(make([]byte, 0, len(payload)), payload, 1)
 	if err != nil {
-		return Request{}, err
+		return nil, err
 	}
-	r, plain := readRequest(text)
-	if !plain {
-		r = Request{}
-		if err := strict(text, &r); err != nil {
-			return Request{}, err
+	r := new(Request)
+	if !r.read(text) {
+		*r = Request{}
+		if err := strict(text, r); err != nil {
+			return nil, err
 		}
 	}
 	r.replaced = replaced
 	return r, r.check()
 }
 
-// readRequest reads a request that came from Compact as strict does, and keeps
+// read reads a request that came from Compact as strict does, and keeps
 // the values as they lie in text. It leaves what is unusual to strict: a null,
 // a key or a value that is refused.
-func readRequest(text []byte) (r Request, plain bool) {
+func (r *Request) read(text []byte) (plain bool) {
 	f := spare.Get().(*schema.Fields)
 	defer func() {
 		f.Read(nil) // it keeps no request
@@ -99,7 +99,7 @@ func readRequest(text []byte) (r Request, plain bool) {
 		key, value := f.At(i)
 		plain = plain && r.set(string(key), value)
 	}
-	return r, plain
+	return plain
 }
 
 var spare = sync.Pool{New: func() any { return new(schema.Fields) }}
@@ -209,16 +209,8 @@ func (r *Request) hide(by *Redactor) error {
 	var h hiding
 	var m []Mark
 	h.args, m = by.JSON(r.Args, "/args", nil)
-	for _, v := range [...]struct {
-		from, to *jsontext.Value
-		at       string
-	}{{&r.Context, &h.context, "/context"}, {&r.Turn, &h.turn, "/turn"}} {
-		if len(*v.from) > 0 {
-			var b []byte
-			b, m = by.JSON(*v.from, v.at, m)
-			*v.to = b
-		}
-	}
+	h.context, m = by.JSON(r.Context, "/context", m)
+	h.turn, m = by.JSON(r.Turn, "/turn", m)
 	if h.key, m = by.Text(r.Key, "/key", m); len(m) == 0 {
 		return nil
 	}
@@ -228,7 +220,7 @@ func (r *Request) hide(by *Redactor) error {
 	if err != nil {
 		return err
 	}
-	r.sum, r.hid = sum, &h
+	r.sum, r.hid = sum, new(h)
 	return r.bounded(h.args, h.context, h.turn, h.marks)
 }
 

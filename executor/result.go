@@ -82,22 +82,22 @@ func (x *Executor) inspect(out *verdict) {
 	}
 	text(&r.Output, "/output")
 	text(&r.Summary, "/summary")
-	for _, v := range [...]struct {
-		value *jsontext.Value
-		at    string
-	}{{&r.Content, "/content"}, {&r.Structured, "/structured"}, {&r.Artifacts, "/artifacts"}} {
-		if len(*v.value) == 0 {
-			continue
+	value := func(v *jsontext.Value, at string) {
+		if len(*v) == 0 {
+			return
 		}
-		b, n, err := schema.Compact(nil, *v.value, 2)
+		b, n, err := schema.Compact(nil, *v, 2)
 		if err != nil || len(b) > MaxOutput {
-			out.left += len(*v.value)
-			*v.value = nil
-			continue
+			out.left += len(*v)
+			*v = nil
+			return
 		}
 		out.replaced += n
-		*v.value, out.marks = x.redact.JSON(b, v.at, out.marks)
+		*v, out.marks = x.redact.JSON(b, at, out.marks)
 	}
+	value(&r.Content, "/content")
+	value(&r.Structured, "/structured")
+	value(&r.Artifacts, "/artifacts")
 	r.Patch, _ = x.redact.JSON(r.Patch, "", nil) // an event of its own, without marks
 	r.FilesRead, out.marks = x.redact.texts(r.FilesRead, "/files_read", out.marks)
 	r.FilesChanged, out.marks = x.redact.texts(r.FilesChanged, "/files_changed", out.marks)

@@ -29,7 +29,7 @@ func BenchmarkSteps(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	req := Request{CallID: "c00000000", Name: "trivial", Args: jsontext.Value(args)}
+	req := &Request{CallID: "c00000000", Name: "trivial", Args: jsontext.Value(args)}
 	payload, err := req.encode()
 	if err != nil {
 		b.Fatal(err)
@@ -43,7 +43,7 @@ func BenchmarkSteps(b *testing.B) {
 	out := verdict{result: Result{OK: true, Output: strings.Repeat("r", 1<<10)}, duration: time.Millisecond}
 	allowed := (*Policy)(nil).decide(question{tool: &tool.tool, args: req.Args})
 	data := func(before, after *desk) [4]journal.Entry {
-		e := [4]journal.Entry{req.entry(before), allowed.entry(before, &req), {Type: schema.TypeToolStarted}, out.record(after, &req, 1)}
+		e := [4]journal.Entry{req.entry(before), allowed.entry(before, req), {Type: schema.TypeToolStarted}, out.record(after, req, 1)}
 		o := before.object()
 		e[2].Data = before.done(o.Text("call_id", req.CallID).Uint("attempt", 1).Text("executor", x.cfg.Holder.ID))
 		return e
@@ -98,7 +98,7 @@ func BenchmarkSteps(b *testing.B) {
 		for b.Loop() {
 			policy, err := s.policy()
 			if err == nil {
-				_, err = s.gate(&req, policy, false)
+				_, err = s.gate(req, policy, false)
 			}
 			if err != nil {
 				b.Fatal(err)

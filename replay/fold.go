@@ -97,7 +97,12 @@ func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 			c.Waiting = &Approval{d.text(schema.KeyApprovalID), e.Seq, d.text(schema.KeyExpiresAt)}
 		}
 	case schema.TypeDecision:
-		by := Decided{e.Seq, d.text(schema.KeyDecision), d.text(schema.KeyGate), d.text(schema.KeyBy), d.text(schema.KeyRule), d.text(schema.KeyApprovalID)}
+		last := &s.decided
+		by := Decided{e.Seq, again(last.Decision, d.Get(schema.KeyDecision)), again(last.Gate, d.Get(schema.KeyGate)), again(last.By, d.Get(schema.KeyBy)),
+			again(last.Rule, d.Get(schema.KeyRule)), d.text(schema.KeyApprovalID)}
+		if *last = by; c.Decisions == nil {
+			c.Decisions = one(&s.decisions, len(s.Calls))
+		}
 		c.Decisions = append(c.Decisions, by)
 		if c.Waiting != nil && c.Waiting.ID == by.ApprovalID { // the first answer is the one that counts
 			c.Waiting = nil
@@ -107,7 +112,11 @@ func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 		}
 	case schema.TypeToolStarted:
 		c.Waiting = nil
-		c.Attempts = append(c.Attempts, Attempt{d.number(schema.KeyAttempt), e.Seq, e.Epoch, d.text(schema.KeyExecutor), e.Time})
+		s.executor = again(s.executor, d.Get(schema.KeyExecutor))
+		if c.Attempts == nil {
+			c.Attempts = one(&s.attempts, len(s.Calls))
+		}
+		c.Attempts = append(c.Attempts, Attempt{d.number(schema.KeyAttempt), e.Seq, e.Epoch, s.executor, e.Time})
 		if c.Result == nil {
 			c.State = Unknown
 		}
@@ -126,24 +135,29 @@ func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 	}
 }
 
-// newCall gives room for a call. They are made many at once, the more there
-// are.
-func (s *State) newCall() *Call {
-	if len(s.calls) == 0 {
-		s.calls = make([]Call, min(max(len(s.Calls), 1), 128))
+// newCall gives room for a call.
+func (s *State) newCall() *Call { return &one(&s.calls, len(s.Calls))[:1][0] }
+
+func (s *State) newResult() *CallResult { return &one(&s.results, len(s.Calls))[:1][0] }
+
+// one takes room for one of a kind from room, as a list that is empty. It is
+// made for many at once, the more calls there are.
+func one[T any](room *[]T, calls int) []T {
+	if len(*room) == 0 {
+		*room = make([]T, min(max(calls, 1), 128))
 	}
-	c := &s.calls[0]
-	s.calls = s.calls[1:]
-	return c
+	taken := (*room)[:0:1]
+	*room = (*room)[1:]
+	return taken
 }
 
-func (s *State) newResult() *CallResult {
-	if len(s.results) == 0 {
-		s.results = make([]CallResult, min(max(len(s.Calls), 1), 128))
+// again is the text of a value that is mostly what it was the last time, which is
+// then kept once.
+func again(last string, v jsontext.Value) string {
+	if text := plain(v); string(text) != last {
+		return string(text)
 	}
-	r := &s.results[0]
-	s.results = s.results[1:]
-	return r
+	return last
 }
 
 // name keeps the name of a tool once, unless there are very many.
@@ -198,8 +212,11 @@ func (s *State) grant(seq uint64, grant jsontext.Value) {
 // args, in their order, each with a newline; "" if there are none. marks is the
 // list redacted of a tool_call. What is no mark is passed over.
 func Hidden(marks jsontext.Value) string {
+	if len(marks) == 0 {
+		return ""
+	}
 	var list []jsontext.Value
-	if len(marks) == 0 || schema.Unmarshal(marks, &list) != nil {
+	if schema.Unmarshal(marks, &list) != nil {
 		return ""
 	}
 	var hashes []byte

@@ -49,10 +49,15 @@ type State struct {
 	names    map[string]string // of tools, each once
 	text     []byte            // to put texts together
 	// Room for the next ones: a session may have many.
-	calls   []Call
-	results []CallResult
-	rules   *Checker
-	begun   bool // there is an event that is not about writers
+	calls     []Call
+	results   []CallResult
+	decisions []Decided
+	attempts  []Attempt
+	// As they were the last time.
+	decided  Decided
+	executor string
+	rules    *Checker
+	begun    bool // there is an event that is not about writers
 }
 
 // A Ref names one event.
