@@ -157,18 +157,22 @@ func (s *session) finish(req *Request, attempt uint64, out verdict, call bool) (
 	if out.decided != nil {
 		entries = append(entries, out.decided.entry(d, req))
 	}
+	var patch journal.Entry
+	if out.err == nil && len(out.result.Patch) > 0 && !s.ended() { // a late result may come behind the end
+		var err error
+		if patch, err = patched(out.result.Patch); err != nil { // it fitted before it was redacted
+			patch = journal.Entry{}
+			out.left += len(out.result.Patch)
+		}
+	}
 	e := out.record(d, req, attempt)
 	if attempt > 0 && !out.synthetic && out.over.supersedes == 0 && !req.DryRun {
 		e.Data = s.repeats.count(req, e.Data)
 	}
 	entries = append(entries, e)
 	at := len(entries) - 1
-	if out.err == nil && len(out.result.Patch) > 0 && !s.ended() { // a late result may come behind the end
-		e, err := patched(out.result.Patch)
-		if err != nil {
-			return Answer{}, err
-		}
-		entries = append(entries, e)
+	if patch.Type != "" {
+		entries = append(entries, patch)
 	}
 	if out.escalates {
 		s.phases.Lock()

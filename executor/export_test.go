@@ -55,6 +55,9 @@ func RecordedRequest(data []byte) (sum string, err error) {
 	return r.sum, err
 }
 
+// Loaded is how many bytes are on their way to the server.
+func Loaded(x *Executor) int64 { return x.load.bytes.Load() }
+
 // SetStopWait makes a drain give up on tools sooner.
 func SetStopWait(x *Executor, d time.Duration) { x.stopWait = d }
 

@@ -327,6 +327,29 @@ func TestT18APatchThatCannotBeRecorded(t *testing.T) {
 	}
 }
 
+// A patch may be too long only once what is secret in it is replaced. The tool
+// has taken effect, so its result is recorded, and says that something was left
+// out.
+func TestT18APatchThatRedactionMakesTooLong(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	var b strings.Builder
+	for i := 0; b.Len() < schema.MaxPatch-64; i++ {
+		fmt.Fprintf(&b, `,"%d":{"password":"abc123"}`, i)
+	}
+	patch := jsontext.Value("{" + b.String()[1:] + "}")
+	n := p.node([]executor.Tool{toolOf("patches", func(context.Context, *executor.Invocation) (executor.Result, error) {
+		return executor.Result{OK: true, Output: "done", Patch: patch}, nil
+	})})
+	open(t, n.client, "s1")
+	data := n.call("s1", "c1", "patches", `{}`).Data
+	if field[string](t, data, "output") != "done" || !strings.Contains(string(data), `"policy":"left_out"`) {
+		t.Errorf("the result is %.300s", data)
+	}
+	if types := p.types("s1"); slices.Contains(types, schema.TypeStateChanged) {
+		t.Errorf("the log has %v", types)
+	}
+}
+
 func TestT12ADryRunOfAToolThatKnowsNone(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	var runs notes

@@ -162,6 +162,7 @@ func (x *Executor) runResult(ctx context.Context, session string, payload []byte
 	if err != nil {
 		return reply{}, err
 	}
+	late.Data = x.cleaned(late.Data)
 	s, err := x.find(ctx, session, here)
 	if err != nil {
 		return reply{}, err
@@ -216,6 +217,45 @@ func (l *lateResult) check() error {
 		return bad("it leaves the outcome open")
 	}
 	return nil
+}
+
+// cleaned is the data of a late result without what is secret here: who sends it
+// may go by other rules, or know other values. What is the log's own stays as it
+// is, and so does all of it where nothing is found.
+func (x *Executor) cleaned(data jsontext.Value) jsontext.Value {
+	d := jsontext.NewDecoder(bytes.NewReader(data))
+	_, err := d.ReadToken()
+	var o schema.Object
+	var marks []Mark
+	var before jsontext.Value // those of who sends it
+	for err == nil && d.PeekKind() == '"' {
+		var name jsontext.Token
+		var value jsontext.Value
+		if name, err = d.ReadToken(); err != nil {
+			break
+		}
+		key := name.String()
+		if value, err = d.ReadValue(); err != nil {
+			break
+		}
+		switch key {
+		case "redacted":
+			before = value.Clone()
+			continue
+		case "call_id", "attempt":
+		default:
+			value, marks = x.redact.JSON(value, "/"+key, marks)
+		}
+		o.Raw(key, value)
+	}
+	if err != nil || len(marks) == 0 { // it was read before, so it can be
+		return data
+	}
+	all := appendMarks(nil, marks)
+	if len(before) > 2 {
+		all = append(append(before[:len(before)-1:len(before)-1], ','), all[1:]...)
+	}
+	return o.Raw("redacted", all).Bytes()
 }
 
 // take records a late result.

@@ -66,3 +66,36 @@ func TestOnlyAGenuineResultOfARecordedAttemptIsTakenLate(t *testing.T) {
 		t.Errorf("%d notes, and the call is %+v", l.State.Notes, l.State.Call("c1"))
 	}
 }
+
+// Whoever sends a late result may know less of what is secret than the holder.
+func TestALateResultIsRedactedByItsHolderToo(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	p.leaveStarted("c1", "c2")
+	n := p.node([]executor.Tool{newCounter(false).tool("once", false)})
+	const secret, mark = "ghp_0123456789abcdefghijABCDEFGHIJ012345", `{"pointer":"/summary","rule":"key:x","hash":"hmac-sha256:0123456789012345678901234567890123456789012345678901234567890123"}`
+	for i, call := range []string{"c1", "c2", "c1"} { // the last is only noted
+		n.call("s1", call, "once", `{}`)
+		at := p.read("s1").State.Call(call).Attempts[0]
+		_, err := ask(t, n.conn, "steno.v1.to."+n.holder+".result.s1", fmt.Sprintf(`{"session":"s1","call_id":"%[1]s","attempt":1,"epoch":%[2]d,"seq":%[3]d,"data":`+
+			`{"call_id":"%[1]s","attempt":1,"ok":true,"output":"%[4]d is %[5]s","structured":{"password":["hunter2"]},"duration_us":7,"redacted":[%[6]s]}}`, call, at.Epoch, at.Seq, i, secret, mark))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 2 {
+			break
+		}
+		data := n.call("s1", call, "once", `{}`).Data
+		if field[string](t, data, "output") != fmt.Sprintf("%d is [redacted]", i) || field[uint64](t, data, "duration_us") != 7 {
+			t.Errorf("the result is %s", data)
+		}
+		marks := field[[]map[string]string](t, data, "redacted")
+		if len(marks) != 3 || marks[0]["rule"] != "key:x" || marks[1]["pointer"] != "/output" || marks[2]["pointer"] != "/structured/password" {
+			t.Errorf("it is marked with %v", marks)
+		}
+	}
+	if l := p.read("s1"); l.State.Notes != 1 {
+		t.Errorf("%d notes", l.State.Notes)
+	}
+	n.stop()
+	nowhere(t, []string{secret, "hunter2"}, []string{p.dir}, nil)
+}

@@ -60,7 +60,7 @@ func TestWhatBecomesOfACall(t *testing.T) {
 		"long details": {func(context.Context) (result, error) {
 			return result{}, schema.Errorf(schema.ToolFailed, "long").With("text", strings.Repeat("a", 1<<20))
 		}, `"message":"long","details":{"next":`, schema.ToolFailed},
-		"a kind that is none": {func(context.Context) (result, error) { return result{}, schema.Errorf("no_such_kind", "odd") }, `"message":"odd"`, schema.ToolFailed},
+		"a kind that is none": {func(context.Context) (result, error) { return result{}, schema.Errorf("no_such_kind", "odd") }, `"message":"odd","details":{"kind":"no_such_kind","next":`, schema.ToolFailed},
 	}
 	var tools []executor.Tool
 	names := map[string]string{}

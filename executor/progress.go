@@ -65,7 +65,7 @@ func (x *Executor) sendLive() {
 	for {
 		select {
 		case o := <-x.live:
-			x.emit(o)
+			x.announce(o)
 		case <-x.hush: // what is left nobody misses
 			return
 		}

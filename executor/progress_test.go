@@ -84,6 +84,7 @@ func TestS13ProgressIsShedAndSaysSo(t *testing.T) {
 			t.Fatalf("event %d is %+v", i, got)
 		}
 	}
+	eventually(t, "nothing is on its way", func() bool { return executor.Loaded(n.Executor) == 0 })
 	for i, want := range []int{more, 0} {
 		n.call("s1", fmt.Sprint("d", i), "say", `{}`)
 		if got := next(); got.Text != "again" || got.Dropped != want || got.N != executor.MaxLive+more+1+i {

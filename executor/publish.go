@@ -144,11 +144,19 @@ func (x *Executor) rest() {
 	}
 }
 
+// emit sends what was posted.
 func (x *Executor) emit(o outgoing) {
 	defer x.load.remove(o.bytes())
 	if o.msg != nil {
 		x.send(o.msg)
-	} else if err := x.cfg.Conn.Publish(o.session.subject+o.typ, o.line); err != nil {
+	} else {
+		x.announce(o)
+	}
+}
+
+// announce sends an event.
+func (x *Executor) announce(o outgoing) {
+	if err := x.cfg.Conn.Publish(o.session.subject+o.typ, o.line); err != nil {
 		// The log is the truth and events are hints; nothing is lost with one.
 		x.log.Warn("an event was not published", "session", o.session.id, "seq", o.seq, "err", err)
 	}

@@ -204,6 +204,20 @@ func (w *redaction) mark(rule string, kind, value string) {
 	w.marks = append(w.marks, Mark{w.pointer(), rule, sumOf(h)})
 }
 
+// sofar is what w.more is now, to be gone back to: w hashes on in one of its own.
+func (w *redaction) sofar() hash.Hash {
+	if w.more == nil {
+		return nil
+	}
+	was := w.more
+	on, err := was.(hash.Cloner).Clone()
+	if err != nil {
+		panic("executor: a hash cannot be copied: " + err.Error()) // SHA-256 can be
+	}
+	w.more = on
+	return was
+}
+
 // A stretch is a secret in a text.
 type stretch struct {
 	from, to int
@@ -219,15 +233,15 @@ func (w *redaction) found(from, to int, rule string) {
 // text looks through a text; hit says that something was replaced. nested is how
 // many strings of JSON it lies in.
 func (w *redaction) text(s string, nested int) (out string, hit bool) {
-	if nested < maxNested && likeJSON(s) && w.further == 0 { // what is hashed in w.more cannot be taken back
-		own, marks := w.own, len(w.marks)
+	if nested < maxNested && likeJSON(s) {
+		own, marks, more, further := w.own, len(w.marks), w.sofar(), w.further
 		if b, is := w.json(s, nested+1); is {
 			if b == nil {
 				return s, false
 			}
 			return string(b), true
 		}
-		w.own, w.marks, w.more, w.further = own, w.marks[:marks], nil, 0
+		w.own, w.marks, w.more, w.further = own, w.marks[:marks], more, further
 	}
 	w.spans = w.spans[:0]
 	w.scan(s)

@@ -341,3 +341,31 @@ func BenchmarkRedact(b *testing.B) {
 		}
 	}
 }
+
+// However much is redacted before it, JSON in a string is looked at by its keys.
+func TestNestedJSONIsReadBehindManyMarks(t *testing.T) {
+	r, err := executor.NewRedactor(nil, executor.Redaction{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{0, 1, 31, 32, 33, 40} {
+		var b strings.Builder
+		b.WriteString(`{`)
+		for i := range n {
+			fmt.Fprintf(&b, `"a%d":{"password":"hunter2%d"},`, i, i)
+		}
+		for i := range 3 {
+			fmt.Fprintf(&b, `"y%d":"{\"secret\":{\"x\":\"battery staple\"} no JSON, password=hunter2222}",`, i)
+			fmt.Fprintf(&b, `"z%d":"{\"password\":[\"correct horse\"],\"secret\":{\"x\":\"battery staple\"}}",`, i)
+		}
+		b.WriteString(`"end":1}`)
+		out, marks := r.JSON([]byte(b.String()), "/args", nil)
+		again, _ := r.JSON([]byte(b.String()), "/args", nil)
+		if bytes.Contains(out, []byte("correct horse")) || bytes.Count(out, []byte("battery staple")) > 3 || bytes.Contains(out, []byte("hunter2")) {
+			t.Errorf("%d before: %s", n, out)
+		}
+		if !bytes.Equal(out, again) || len(marks) > 33 || n >= 32 && !strings.HasPrefix(marks[32].Rule, "more:") {
+			t.Errorf("%d before: %d marks", n, len(marks))
+		}
+	}
+}

@@ -30,13 +30,12 @@ type verdict struct {
 func (s *session) verdict(r Result, err error) verdict {
 	if err != nil {
 		e := *schema.AsError(err)
-		if !e.Kind.Known() { // the list is closed
-			e.Kind = schema.ToolFailed
-		}
-		if e.Details == nil || e.Details["session"] == nil {
+		if known := e.Kind.Known(); !known || e.Details["session"] == nil {
 			d := map[string]any{"session": s.id}
-			for k, v := range e.Details {
-				d[k] = v
+			maps.Copy(d, e.Details)
+			if !known { // the list is closed; what the tool says stays beside it
+				d["kind"], _ = schema.Truncate(string(e.Kind), 256)
+				e.Kind = schema.ToolFailed
 			}
 			e.Details = d
 		}
