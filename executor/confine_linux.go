@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -56,7 +57,7 @@ type hidden struct {
 type report struct {
 	Wall   string // what could not be put up; the command was not started then
 	Closed string // a folder in which the user cannot work; nor then
-	Errno  int    // why the command was not started
+	Errno  int    // why the command was not started, or the wall not put up
 	Code   int
 	Signal int
 }
@@ -111,19 +112,40 @@ func tried() (walls, error) {
 		for _, more := range []uintptr{0, unix.CLONE_NEWUSER} {
 			w = walls{flags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | more, processes: most, landlock: lock}
 			w.why = w.trial(nil)
-			for _, passing := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, context.DeadlineExceeded} {
-				if errors.Is(w.why, passing) {
-					return walls{}, w.why
-				}
-			}
 			if w.why == nil {
 				known.walls = &w
 				return w, nil
+			}
+			if !refused(w.why) {
+				return walls{}, w.why
 			}
 		}
 	}
 	known.walls = &w
 	return w, nil
+}
+
+// refused reports whether a trial says that this machine does not let us. All else
+// may pass: a folder that is not there, a helper that was killed, want of memory.
+func refused(err error) bool {
+	for _, never := range []error{unix.EPERM, unix.EACCES, unix.ENOSYS, unix.EINVAL, unix.EOPNOTSUPP} {
+		if errors.Is(err, never) {
+			return true
+		}
+	}
+	var ended *exec.ExitError
+	if errors.As(err, &ended) { // a filter of system calls may end who asks
+		status, is := ended.Sys().(syscall.WaitStatus)
+		return is && status.Signaled() && status.Signal() == unix.SIGSYS
+	}
+	if errors.Is(err, unix.ENOSPC) { // so many namespaces are in use, or none are to be had
+		for _, kind := range []string{"pid", "mnt", "user"} {
+			if text, err := os.ReadFile("/proc/sys/user/max_" + kind + "_namespaces"); err == nil && strings.TrimSpace(string(text)) == "0" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // trial puts up the walls around nothing.
@@ -148,6 +170,9 @@ func (w walls) trial(in groups) error {
 	p.started()
 	if err != nil {
 		return cmp.Or(ctx.Err(), err)
+	}
+	if wall.report() == nil {
+		return errors.New("the helper has said nothing")
 	}
 	return wall.failed()
 }
@@ -294,7 +319,7 @@ func (w *wall) failed() error {
 			With("next", "give the folder to that user (chown -R), and let the user pass through the folders above it")
 	case r.Wall != "":
 		return schema.Errorf(schema.BashDisabled, "the walls around commands cannot be put up: %s", r.Wall).
-			With("next", "look whether the store is still where it was when its executor began")
+			With("next", "look whether the store is still where it was when its executor began").Cause(syscall.Errno(r.Errno))
 	case r.Errno != 0:
 		return syscall.Errno(r.Errno)
 	}

@@ -24,3 +24,17 @@ func WithoutGroups() (back func()) {
 	groupParents = func() parents { return parents{} }
 	return func() { groupParents = found }
 }
+
+// ForgetWalls is as if no command had run yet, until back is called. No other
+// may run meanwhile.
+func ForgetWalls() (back func()) {
+	known.Lock()
+	defer known.Unlock()
+	was := known.walls
+	known.walls = nil
+	return func() {
+		known.Lock()
+		defer known.Unlock()
+		known.walls = was
+	}
+}

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -39,6 +40,10 @@ func Helper() {
 	}
 	if err != nil {
 		r.Wall = err.Error()
+		var no syscall.Errno
+		if errors.As(err, &no) {
+			r.Errno = int(no)
+		}
 	} else if r.Closed = o.closed(); r.Closed == "" && o.Path != "" {
 		r = o.start(out)
 	}
@@ -144,6 +149,11 @@ func (o *orders) putUp() (out []func() error, err error) {
 	}
 	// Short of memory, the kernel takes the command and not its executor.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0)
+	for _, path := range settings {
+		if err := shut(path); err != nil {
+			return wrong("settings of the kernel cannot be shut", err)
+		}
+	}
 	if err := o.bound(); err != nil {
 		return wrong("a process cannot be bounded", err)
 	}
@@ -157,6 +167,26 @@ func (o *orders) putUp() (out []func() error, err error) {
 		return wrong("Landlock refuses its rules", err)
 	}
 	return out, nil
+}
+
+// settings are where root could change how the kernel treats everybody: have it
+// start a program outside when one crashes here, say.
+var settings = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/sys"}
+
+// shut lays what is at path over itself, read-only. Who has opened something
+// there before can still write it.
+func shut(path string) error {
+	err := unix.Mount(path, path, "", unix.MS_BIND|unix.MS_REC, "")
+	if err == unix.ENOENT { // not every kernel has all
+		return nil
+	}
+	if err == nil {
+		err = unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	}
+	if err == unix.ENOSYS { // before Linux 5.12: without what is mounted below it
+		err = unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	}
+	return err
 }
 
 // bound sets the bounds of this process, which all that it starts have too.
