@@ -33,6 +33,7 @@ var (
 type stage struct {
 	phase, task string
 	escalated   bool
+	lost        bool // the phase may have been another one since, in damaged lines
 }
 
 func (s *session) stage() (at stage) {
@@ -40,13 +41,22 @@ func (s *session) stage() (at stage) {
 	return at
 }
 
-func stageOf(st *replay.State) stage { return stage{st.Phase, st.TaskKind, st.Escalated} }
+func stageOf(st *replay.State) stage {
+	return stage{st.Phase, st.TaskKind, st.Escalated, st.PhaseLost}
+}
 
 // admits says why a tool may not run at a stage, "" if it may. Tools that edit the workspace are
 // more than their phases: they also run while somebody investigates, and only
 // where they say so, or the policy does, once their work is verified.
 func (at stage) admits(t *Tool, edits bool) string {
 	switch {
+	case at.lost:
+		for _, phase := range phases {
+			if why := (stage{phase: phase, task: at.task, escalated: at.escalated}).admits(t, edits); why != "" {
+				return "damaged lines may have changed it, and only what every phase admits runs until somebody says it with steno session phase"
+			}
+		}
+		return ""
 	case at.phase == "":
 		return ""
 	case t.Escalates:
@@ -71,7 +81,7 @@ func (at stage) admits(t *Tool, edits bool) string {
 // moves reports whether a call of the tool, which is admitted, begins to edit:
 // an investigation whose task is no more than that goes on as one.
 func (at stage) moves(t *Tool) bool {
-	return at.phase == PhaseInvestigating && at.task != TaskInvestigate && t.edits() && !t.Escalates
+	return !at.lost && at.phase == PhaseInvestigating && at.task != TaskInvestigate && t.edits() && !t.Escalates
 }
 
 // in reports whether a phase is one of the tool's.
@@ -122,7 +132,11 @@ func (p *Policy) admit(t *Tool, at stage) decision {
 		return p.unwritten()
 	}
 	if why := at.admits(t, p != nil && p.edits); why != "" {
-		return decision{gate: "phase", by: "auto", kind: schema.PhaseDenied, reason: "the phase " + at.phase + " does not admit the tool: " + why}
+		reason := "the phase " + at.phase + " does not admit the tool: " + why
+		if at.lost {
+			reason = "the phase may be lost: " + why
+		}
+		return decision{gate: "phase", by: "auto", kind: schema.PhaseDenied, reason: reason}
 	}
 	return decision{}
 }
@@ -155,7 +169,7 @@ func (s *session) escalates(tool string, dryRun, ok bool) bool {
 // itself.
 func (s *session) escalation(callID string) *move {
 	at := s.stage()
-	if at.phase == "" || at.task != TaskInvestigate || at.escalated || s.ended() {
+	if at.lost || at.phase == "" || at.task != TaskInvestigate || at.escalated || s.ended() {
 		return nil
 	}
 	return moved(at.phase, at.phase, TaskEdit, callID)
@@ -225,7 +239,7 @@ func (x *Executor) runPhase(ctx context.Context, session string, payload []byte,
 	s.phases.Lock()
 	defer s.phases.Unlock()
 	at, head := s.stage(), s.journal.Head()
-	change := req.Phase != at.phase || req.TaskKind != "" && req.TaskKind != at.task
+	change := at.lost || req.Phase != at.phase || req.TaskKind != "" && req.TaskKind != at.task
 	if change {
 		m := move{from: at.phase, to: req.Phase, task: req.TaskKind, trigger: req.Trigger, replaced: replaced}
 		r, err := s.append(m.entry())

@@ -172,7 +172,7 @@ func (s *session) deny(c *replay.Call, d *decision) error {
 }
 
 func (s *session) policyHash() string {
-	if is := s.posture(); is != nil {
+	if is, _ := s.posture(); is != nil {
 		return is.PolicyHash
 	}
 	return ""

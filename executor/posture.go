@@ -31,19 +31,25 @@ func (x *Executor) keepPolicy() error {
 
 // policy is what the session goes by, which stands in its log. A process
 // without a policy of its own goes by what an earlier one has recorded, so that
-// nothing becomes less strict by leaving --policy out. ResumePolicyUnavailable:
-// the recorded one cannot be had.
+// nothing becomes less strict by leaving --policy out, nor by damage.
+// ResumePolicyUnavailable: the recorded one cannot be had, or may be lost.
 func (s *session) policy() (*Policy, error) {
-	is := s.posture()
-	if is == nil {
+	switch is, lost := s.posture(); {
+	case lost:
+		return nil, schema.Errorf(schema.ResumePolicyUnavailable, "what session %s goes by may be lost with damaged lines of its log", s.id).With("session", s.id).
+			With("next", "say what it goes by from now on: bring a policy with --policy, or set a mode, with steno session posture "+s.id+" --mode MODE --reason WHY; recorded results are answered meanwhile")
+	case is == nil:
 		return nil, nil
+	default:
+		return s.x.restore(s.id, *is)
 	}
-	return s.x.restore(s.id, *is)
 }
 
-func (s *session) posture() (is *replay.Posture) {
-	s.view(func(st *replay.State) { is = st.Posture })
-	return is
+// posture is what the session goes by, nil if it never had a policy. Where it is
+// lost, what is given is what it was before.
+func (s *session) posture() (is *replay.Posture, lost bool) {
+	s.view(func(st *replay.State) { is, lost = st.Posture, st.PostureLost })
+	return is, lost
 }
 
 // adopt records that the session goes by the process's own policy from now on,
@@ -58,8 +64,8 @@ func (s *session) adopt() error {
 	}
 	s.phases.Lock()
 	defer s.phases.Unlock()
-	is := s.posture()
-	if own.goes(is) {
+	is, lost := s.posture()
+	if own.goes(is, lost) {
 		return nil // somebody else was faster
 	}
 	var from schema.Object
@@ -75,7 +81,9 @@ func (s *session) adopt() error {
 
 // goes reports whether a posture is of this document. Its mode may be another
 // one.
-func (p *Policy) goes(is *replay.Posture) bool { return is != nil && is.PolicyHash == p.hash }
+func (p *Policy) goes(is *replay.Posture, lost bool) bool {
+	return is != nil && !lost && is.PolicyHash == p.hash
+}
 
 func postureOf(mode, hash string) (o schema.Object) {
 	if mode != "" {
@@ -208,11 +216,12 @@ func (x *Executor) runPosture(ctx context.Context, session string, payload []byt
 	s.phases.Lock()
 	defer s.phases.Unlock()
 	var is replay.Posture
-	if p := s.posture(); p != nil {
+	p, lost := s.posture()
+	if p != nil {
 		is = *p
 	}
 	head, from := s.journal.Head(), postureOf(is.Mode, is.PolicyHash)
-	change := is.Mode != req.Mode
+	change := lost || is.Mode != req.Mode
 	if is.Mode = req.Mode; change {
 		if _, err := x.restore(session, is); err != nil { // the rules that stay
 			return reply{}, err

@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,7 +34,7 @@ func TestASessionThatHasLostItsBeginningIsServed(t *testing.T) {
 			n.stop()
 			p.loseBeginning("s1", how == "a missing segment")
 
-			n = p.node(tools)
+			n = p.node(tools, withPolicy(t, "{version: 1, mode: auto}"))
 			if got, err := n.client.Get(within(t), "s1"); err != nil || !got.Started.IsZero() {
 				t.Errorf("nobody holds it: %+v, %v", got, err)
 			}
@@ -71,16 +72,116 @@ func TestALostBeginningIsSuppliedBeforeCallsAreSettled(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	p.leave("s1", journaltest.Call("c1", "once", `{}`))
 	p.loseBeginning("s1", false)
-	n := p.node([]executor.Tool{newCounter(false).tool("once", false)})
+	n := p.node([]executor.Tool{newCounter(false).tool("once", false)}, withPolicy(t, "{version: 1, mode: auto}"))
 	if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Workspace: t.TempDir()}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the call is settled", func() bool { return p.read("s1").State.Call("c1").Result != nil })
 	n.stop()
-	p.wantTypes("s1", schema.TypeToolCall, schema.TypeDecision, schema.TypeToolStarted, schema.TypeToolResult)
+	p.wantTypes("s1", schema.TypeToolCall, schema.TypePostureChanged, schema.TypeDecision, schema.TypeToolStarted, schema.TypeToolResult)
 	l := p.read("s1")
 	if call := l.State.Call("c1"); call.Attempts[0].Seq < l.State.Started.Seq {
 		t.Errorf("the session is started at %d, the call at %d", l.State.Started.Seq, call.Attempts[0].Seq)
+	}
+}
+
+// What makes a session strict may be among what damage has taken: without a word
+// from whoever may give one, nothing runs but what runs in any case.
+func TestS5DamageMakesNoSessionLessStrict(t *testing.T) {
+	changed := func(to string) journal.Entry {
+		return journal.Entry{Type: schema.TypePostureChanged, Data: []byte(`{"from":{},"to":{"mode":"` + to + `"},"by":"a person","reason":"a test"}`)}
+	}
+	for name, lose := range map[string]struct {
+		lost string
+		was  []journal.Entry
+	}{
+		"the beginning":              {schema.TypeSessionStarted, nil},
+		"a change":                   {schema.TypePostureChanged, []journal.Entry{changed("read_only")}},
+		"a change of what is there":  {schema.TypeNote, []journal.Entry{changed("auto"), {Type: schema.TypeNote, Data: []byte(`{"text":"or a change"}`)}}},
+		"nothing that says anything": {schema.TypeNote, []journal.Entry{{Type: schema.TypeNote, Data: []byte(`{"text":"or a change"}`)}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, journaltest.NATSOptions{})
+			p.leave("s1", lose.was...)
+			p.leave("s1", journaltest.Call("left", "echo", `{}`))
+			p.lose("s1", lose.lost)
+
+			n := p.node([]executor.Tool{echo})
+			for _, id := range []string{"left", "c1"} {
+				_, err := n.client.Call(within(t), "s1", request(id, "echo", `{}`))
+				wantErr(t, err, schema.ResumePolicyUnavailable)
+			}
+			// Whoever opens it moves nothing by that.
+			if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Phase: executor.PhaseEditing, TaskKind: executor.TaskEdit}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := n.client.Call(within(t), "s1", request("c1", "echo", `{}`))
+			wantErr(t, err, schema.ResumePolicyUnavailable)
+			n.stop()
+
+			n = p.node([]executor.Tool{echo}, withPolicy(t, readOnly)) // one of its own is recorded, and counts
+			wantKindOfResult(t, n.call("s1", "c2", "echo", `{}`).Data, schema.WritePolicyDenied)
+			n.stop()
+			n = p.node([]executor.Tool{echo})
+			wantKindOfResult(t, n.call("s1", "c3", "echo", `{}`).Data, schema.WritePolicyDenied)
+			if _, err := n.client.Posture(within(t), executor.PostureRequest{Session: "s1", Mode: "auto", By: "a person", Reason: "looked at"}); err != nil {
+				t.Fatal(err)
+			}
+			wantKindOfResult(t, n.call("s1", "c4", "echo", `{}`).Data, "")
+		})
+	}
+}
+
+// A person's word ends it too, and so does what their word is of: a mode that
+// seems to be in force already is recorded.
+func TestAModeIsSaidAnewBehindDamage(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	p.leave("s1", journal.Entry{Type: schema.TypePostureChanged, Data: []byte(`{"from":{},"to":{"mode":"auto"},"by":"a person","reason":"a test"}`)},
+		journal.Entry{Type: schema.TypeNote, Data: []byte(`{"text":"or a change"}`)})
+	p.leave("s1", journaltest.Call("left", "none", `{}`))
+	p.lose("s1", schema.TypeNote)
+	n := p.node([]executor.Tool{echo})
+	for _, changed := range []bool{true, false} {
+		a, err := n.client.Posture(within(t), executor.PostureRequest{Session: "s1", Mode: "auto", By: "a person", Reason: "looked at"})
+		if err != nil || a.Changed != changed {
+			t.Errorf("the mode is said: %+v, %v; want changed %t", a, err, changed)
+		}
+	}
+	wantKindOfResult(t, n.call("s1", "c1", "echo", `{}`).Data, "")
+}
+
+// In a phase that may be lost runs what runs in every one, until it is said.
+func TestS5DamageMovesNoSessionToAnotherPhase(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	auto := withPolicy(t, "{version: 1, mode: auto}")
+	n := p.node(classes(), auto)
+	staged(t, n.client, "s1", executor.PhaseVerifying, executor.TaskInvestigate)
+	n.stop()
+	p.loseBeginning("s1", false)
+	n = p.node(classes(), auto)
+	if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Workspace: t.TempDir(), Phase: executor.PhaseEditing}); err != nil {
+		t.Fatal(err)
+	}
+	call := 0
+	want := func(runs string, stays ...string) {
+		t.Helper()
+		wantKindOfResult(t, n.call("s1", fmt.Sprint("c", call), runs, `{}`).Data, "")
+		for _, name := range stays {
+			call++
+			wantKindOfResult(t, n.call("s1", fmt.Sprint("c", call), name, `{}`).Data, schema.PhaseDenied)
+		}
+		call++
+	}
+	want("tier0", "tier1", "tier2", "escalation", "open1", "late1")
+	want("tier3")
+	if a, err := n.client.Phase(within(t), executor.PhaseRequest{Session: "s1", Phase: executor.PhaseVerifying}); err != nil || !a.Changed {
+		t.Fatalf("the phase is said: %+v, %v", a, err)
+	}
+	want("tier2", "tier1", "open1")
+	// What the session was opened with comes later than the word of the person,
+	// where the beginning is supplied then.
+	if got := p.read("s1").State; got.Phase != executor.PhaseVerifying || got.TaskKind != "" || got.Started == nil {
+		t.Errorf("the session is %+v", got)
 	}
 }
 
@@ -88,16 +189,32 @@ func TestALostBeginningIsSuppliedBeforeCallsAreSettled(t *testing.T) {
 // repairs the session.
 func (p *place) loseBeginning(session string, all bool) {
 	p.t.Helper()
+	if !all {
+		p.lose(session, schema.TypeSessionStarted)
+		return
+	}
+	if err := os.Remove(filepath.Join(p.dir, "sessions", session, "000001.jsonl")); err != nil {
+		p.t.Fatal(err)
+	}
+	p.repair(session)
+}
+
+// lose damages the first event of a type, and repairs the session.
+func (p *place) lose(session, typ string) {
+	p.t.Helper()
 	segment := filepath.Join(p.dir, "sessions", session, "000001.jsonl")
 	b, err := os.ReadFile(segment)
-	if err == nil && all {
-		err = os.Remove(segment)
-	} else if err == nil {
-		err = os.WriteFile(segment, bytes.Replace(b, []byte(`"session_started"`), []byte(`"session_startee"`), 1), 0o600)
+	if err == nil {
+		err = os.WriteFile(segment, bytes.Replace(b, []byte(`"`+typ+`"`), []byte(`"damaged"`), 1), 0o600)
 	}
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	p.repair(session)
+}
+
+func (p *place) repair(session string) {
+	p.t.Helper()
 	got, err := journal.Repair(within(p.t), p.store(), session, journal.RepairOptions{Holder: lease.Self("executor.test"),
 		NewState: func() journal.State { return replay.New() }, Reason: "the test says so"})
 	if err != nil || len(got.Skipped) == 0 {

@@ -116,6 +116,33 @@ func TestPostureIsThatOfTheBeginningUntilItIsChanged(t *testing.T) {
 	}
 }
 
+// What made the session stricter may be what is missing, until somebody says
+// what holds. What is said of a phase where the beginning is supplied counts no more.
+func TestPostureAndPhaseMayBeLostInAHole(t *testing.T) {
+	var l log
+	l.add(entry{"session_started", `{"posture":{"mode":"auto"},"phase":"editing"}`}, entry{"note", `{}`})
+	s := fold(t, replay.New(), l.events)
+	if s.PostureLost || s.PhaseLost {
+		t.Fatal("something is lost without a hole")
+	}
+	s.Hole()
+	for _, next := range []struct {
+		entry                  entry
+		mode, phase            string
+		postureLost, phaseLost bool
+	}{
+		{entry{"note", `{}`}, "auto", "editing", true, true},
+		{entry{"session_started", `{"phase":"verifying","task_kind":"edit"}`}, "auto", "editing", true, true},
+		{entry{"phase_changed", `{"from":"a","to":"verifying"}`}, "auto", "verifying", true, false},
+		{entry{"posture_changed", `{"from":{},"to":{"mode":"ask"},"by":"b","reason":"r"}`}, "ask", "verifying", false, false},
+	} {
+		fold(t, s, l.add(next.entry))
+		if s.Posture.Mode != next.mode || s.Phase != next.phase || s.TaskKind != "" || s.PostureLost != next.postureLost || s.PhaseLost != next.phaseLost {
+			t.Errorf("after %s: %s, %s, lost are %t and %t", next.entry, s.Posture.Mode, s.Phase, s.PostureLost, s.PhaseLost)
+		}
+	}
+}
+
 func TestATaskIsEscalatedFromInvestigateToEditOnly(t *testing.T) {
 	for want, changes := range map[bool][][2]string{
 		true:  {{"investigate", "edit"}, {"investigate", "edit,investigate"}, {"edit", "investigate,edit"}},

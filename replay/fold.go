@@ -41,14 +41,16 @@ func (s *State) Apply(e *schema.Event) {
 		}
 	case schema.TypeSessionStarted:
 		s.Started = &Started{e.Seq, e.Time, d.text(schema.KeyWorkspace), valid(d.Get(schema.KeyLabels)), valid(d.Get(schema.KeyParent))}
-		s.TaskKind, s.Phase = d.text(schema.KeyTaskKind), d.text(schema.KeyPhase)
+		if !s.rules.holes { // one in place of a lost one moves no phase: it may come from anybody who opens the session
+			s.TaskKind, s.Phase = d.text(schema.KeyTaskKind), d.text(schema.KeyPhase)
+		}
 		s.posture(e.Seq, d.Get(schema.KeyPosture))
 	case schema.TypeSessionEnded:
 		s.Ended = &Ended{e.Seq, d.text(schema.KeyOutcome), d.text(schema.KeyReason)}
 	case schema.TypeUserMessage, schema.TypeAssistantMessage, schema.TypeReasoning:
 		s.Messages = append(s.Messages, ref)
 	case schema.TypePhaseChanged:
-		s.Phase = d.text(schema.KeyTo)
+		s.Phase, s.PhaseLost = d.text(schema.KeyTo), false
 		if kind := d.text(schema.KeyTaskKind); kind != "" {
 			s.Escalated = s.Escalated || s.TaskKind == "investigate" && kind == "edit"
 			s.TaskKind = kind
@@ -173,9 +175,11 @@ func (s *State) name(name []byte) string {
 }
 
 // Hole says that events are missing here: what has not started before may have
-// started among them, and what waited may have been answered.
+// started among them, what waited may have been answered, and the session may
+// have become stricter.
 func (s *State) Hole() {
 	s.rules.Hole()
+	s.PostureLost, s.PhaseLost = true, true
 	for _, c := range s.Calls {
 		c.Waiting = nil
 		if c.State == Pending {
@@ -193,7 +197,7 @@ func (s *State) posture(seq uint64, of jsontext.Value) {
 		PolicyHash jsontext.Value `json:"policy_hash"`
 	}
 	_ = schema.Unmarshal(of, &p) // it is an object, and takes any value
-	s.Posture = &Posture{seq, string(plain(p.Mode)), string(plain(p.PolicyHash))}
+	s.Posture, s.PostureLost = &Posture{seq, string(plain(p.Mode)), string(plain(p.PolicyHash))}, false
 }
 
 func (s *State) grant(seq uint64, grant jsontext.Value) {

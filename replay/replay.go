@@ -24,25 +24,30 @@ import (
 // for one goroutine at a time. What its methods return belongs to the state
 // and must not be changed.
 type State struct {
-	Session   string        `json:"session"`
-	Head      schema.Head   `json:"head"`
-	Started   *Started      `json:"started"`
-	Ended     *Ended        `json:"ended"`
-	Epochs    []Epoch       `json:"epochs"`
-	Messages  []Ref         `json:"messages"` // messages and reasoning that count, in order
-	Calls     []*Call       `json:"calls"`    // in the order of their seq
-	TaskKind  string        `json:"task_kind,omitempty"`
-	Phase     string        `json:"phase,omitempty"`
-	Escalated bool          `json:"escalated,omitempty"` // an investigate task has become an edit task, which happens once
-	Posture   *Posture      `json:"posture"`
-	Grants    []Grant       `json:"grants,omitempty"` // in the order of their seq
-	Working   Patch         `json:"working"`          // the session's working state
-	Usage     []*ModelUsage `json:"usage"`            // in the order of first use
-	Compact   *Ref          `json:"compaction"`       // the latest that no rewind took back
-	Rewinds   []Rewind      `json:"rewinds"`
-	Failed    []Ref         `json:"failed_turns"`
-	Dead      []Ref         `json:"dead_letters"`
-	Notes     int           `json:"notes"` // notes and types of the caller's own
+	Session   string      `json:"session"`
+	Head      schema.Head `json:"head"`
+	Started   *Started    `json:"started"`
+	Ended     *Ended      `json:"ended"`
+	Epochs    []Epoch     `json:"epochs"`
+	Messages  []Ref       `json:"messages"` // messages and reasoning that count, in order
+	Calls     []*Call     `json:"calls"`    // in the order of their seq
+	TaskKind  string      `json:"task_kind,omitempty"`
+	Phase     string      `json:"phase,omitempty"`
+	Escalated bool        `json:"escalated,omitempty"` // an investigate task has become an edit task, which happens once
+	Posture   *Posture    `json:"posture"`
+	// A change of the posture, or of the phase, may lie in a hole, and nobody has
+	// said since what it is: what is stricter may be lost.
+	PostureLost bool `json:"posture_lost,omitempty"`
+	PhaseLost   bool `json:"phase_lost,omitempty"`
+
+	Grants  []Grant       `json:"grants,omitempty"` // in the order of their seq
+	Working Patch         `json:"working"`          // the session's working state
+	Usage   []*ModelUsage `json:"usage"`            // in the order of first use
+	Compact *Ref          `json:"compaction"`       // the latest that no rewind took back
+	Rewinds []Rewind      `json:"rewinds"`
+	Failed  []Ref         `json:"failed_turns"`
+	Dead    []Ref         `json:"dead_letters"`
+	Notes   int           `json:"notes"` // notes and types of the caller's own
 
 	compacts []Ref // that count
 	usage    map[string]*ModelUsage
