@@ -101,7 +101,7 @@ func judgeDemo(ctx context.Context, dir string) (demoFacts, error) {
 	}
 	defer store.Close()
 	st := replay.New()
-	r, err := readSession(ctx, store, demoSession, journal.ScanOptions{State: st, Strict: true})
+	r, err := readSession(ctx, store, demoSession, 0, journal.ScanOptions{State: st, Strict: true})
 	if err == nil {
 		err = r.damage()
 	}

@@ -331,7 +331,7 @@ func (d *doctor) look(ctx context.Context, store *journal.Files, id string) {
 		d.lease(id, st)
 	}
 	state := replay.New()
-	r, err := readSession(ctx, store, id, journal.ScanOptions{State: state})
+	r, err := readSession(ctx, store, id, 0, journal.ScanOptions{State: state})
 	switch {
 	case ctx.Err() != nil:
 		d.failed = context.Cause(ctx)

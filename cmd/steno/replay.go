@@ -30,15 +30,19 @@ type replayView struct {
 
 func (a *app) replayCommand() *cobra.Command {
 	var lenient, trusted bool
+	var asOf uint64
 	c := &cobra.Command{
 		Use: "replay SESSION", Short: "rebuild a session from its log; reads files only",
 		Long: "replay folds the log of a session into its state and prints the state's digest, which is the same on every\n" +
 			"machine. It ends at the first damaged line, with exit 4; --lenient goes on and names every hole. Of blobs it\n" +
 			"reads those of patches, and of the others looks whether they are there and how long they are: the digest has them\n" +
 			"by the hash in their line, and one whose bytes were changed is found by steno verify.",
-		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --lenient",
+		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --as-of 12",
 		Args:    exactly("SESSION"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkAsOf(c, asOf); err != nil {
+				return err
+			}
 			store, err := a.store(false)
 			if err != nil {
 				return err
@@ -48,17 +52,18 @@ func (a *app) replayCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.replay(c.Context(), store, id, lenient, trusted)
+			return a.replay(c.Context(), store, id, asOf, lenient, trusted)
 		},
 	}
 	c.Flags().BoolVar(&trusted, "trusted", false, trustedHelp)
+	asOfFlag(c, &asOf)
 	c.Flags().BoolVar(&lenient, "lenient", false, "go on behind damage")
 	return c
 }
 
-func (a *app) replay(ctx context.Context, store journal.Store, id string, lenient, trusted bool) error {
+func (a *app) replay(ctx context.Context, store journal.Store, id string, asOf uint64, lenient, trusted bool) error {
 	st := replay.New()
-	r, err := readSession(ctx, store, id, journal.ScanOptions{State: st, Strict: !lenient, Trusted: trusted})
+	r, err := readSession(ctx, store, id, asOf, journal.ScanOptions{State: st, Strict: !lenient, Trusted: trusted})
 	if err != nil {
 		return err
 	}

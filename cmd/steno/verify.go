@@ -161,7 +161,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 		io.WriteString(a.out, "[")
 	}
 	for i, id := range sessions {
-		r, unread := readSession(ctx, store, id, journal.ScanOptions{State: replay.NewChecker(), Head: kept[id], Blobs: !trusted, Trusted: trusted})
+		r, unread := readSession(ctx, store, id, 0, journal.ScanOptions{State: replay.NewChecker(), Head: kept[id], Blobs: !trusted, Trusted: trusted})
 		if unread != nil { // one bad session never hides another
 			b := schema.Body(a.local(unread))
 			r.Error = &b
@@ -193,15 +193,15 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 	return worst
 }
 
-// readSession reads one session to its end.
-func readSession(ctx context.Context, store journal.Store, id string, opt journal.ScanOptions) (report, error) {
+// readSession reads one session to its end, or up to event asOf.
+func readSession(ctx context.Context, store journal.Store, id string, asOf uint64, opt journal.ScanOptions) (report, error) {
 	r := report{Session: id, Trusted: opt.Trusted, opt: opt}
 	if err := schema.CheckSession(id); err != nil {
 		return r, err
 	}
 	scan := journal.NewScan(store, id, opt)
 	var other error // the log is not the one that the head names: a repair would not bring that one back
-	for it, err := range scan.Items(ctx) {
+	for it, err := range upTo(ctx, scan, id, asOf) {
 		if err != nil && (scan.FirstError == nil || !opt.Strict) {
 			return r, err
 		}
