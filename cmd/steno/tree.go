@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"steno/journal"
+	"steno/replay"
+	"steno/schema"
+)
+
+func (a *app) treeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "tree [SESSION]", Short: "show which sessions were forked from which; reads files only",
+		Long: "tree reads the beginning of each session and shows the forks below their parents; of SESSION the tree that it stands in.\n" +
+			"A parent that is not there any more, a session whose beginning cannot be read, and a circle are named, the last two with\n" +
+			"exit 4. -o json and jsonl give the sessions in the same order, each with its depth. " + latestHelp,
+		Example: "  steno session tree\n  steno session tree demo -o jsonl",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return exactly("SESSION")(c, args)
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			store, err := a.reader()
+			if err != nil {
+				return err
+			}
+			defer store.Close()
+			only := ""
+			if len(args) > 0 {
+				if only, err = a.session(c.Context(), store, args[0]); err != nil {
+					return err
+				}
+			}
+			return a.tree(c.Context(), store, only)
+		},
+	}
+}
+
+// A relative is a session in the tree.
+type relative struct {
+	replay.Kin
+	Missing bool `json:"missing,omitzero"`
+	Cycle   bool `json:"cycle,omitzero"`
+	Depth   int  `json:"depth"`
+}
+
+func (a *app) tree(ctx context.Context, store journal.Store, only string) error {
+	var all []replay.Kin
+	for id, err := range store.Sessions(ctx) {
+		if err != nil {
+			return err
+		}
+		if _, err := store.Lease(ctx, id); errors.Is(err, schema.NotFound) {
+			continue // removed
+		}
+		all = append(all, replay.ReadKin(id, undamaged(ctx, store, id)))
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	l := listing{a: a, head: []string{"SESSION", "FORKED AT", "NOTE"}}
+	var worst error
+	found := false
+	for _, root := range replay.Family(all) {
+		if only != "" && !within(root, only) {
+			continue
+		}
+		found = true
+		err := climb(root, func(b *replay.Branch, depth int, line string) error {
+			note := ""
+			switch {
+			case b.Cycle:
+				note, worst = "a circle: it is forked from one below it, which no fork does", exitCode(schema.ExitCorrupt)
+			case b.Missing:
+				note = "is not there"
+			case b.Kind == schema.NotFound:
+				note = "is not begun"
+			case b.Kind != "":
+				note, worst = string(b.Kind)+": its beginning cannot be read, nor whose fork it is; run: steno verify "+b.Session, exitCode(b.Kind.Info().Exit)
+			}
+			return l.add(relative{b.Kin, b.Missing, b.Cycle, depth}, func() []string {
+				at := ""
+				if b.Parent != "" {
+					at = fmt.Sprint(b.Seq)
+				}
+				return []string{line + b.Session, at, note}
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if only != "" && !found {
+		return schema.Errorf(schema.NotFound, "there is no session %s", only).With("session", only)
+	}
+	if err := l.end(); err != nil {
+		return err
+	}
+	return worst
+}
+
+// undamaged gives the events of a session up to the first damage, which is an error
+// then.
+func undamaged(ctx context.Context, store journal.Store, id string) iter.Seq2[*schema.Event, error] {
+	return func(yield func(*schema.Event, error) bool) {
+		for it, err := range journal.NewScan(store, id, journal.ScanOptions{Strict: true}).Items(ctx) {
+			if it.Finding == nil && !yield(it.Event, err) {
+				return
+			}
+		}
+	}
+}
+
+// within reports whether a session stands in a tree.
+func within(root *replay.Branch, id string) bool {
+	for todo := []*replay.Branch{root}; len(todo) > 0; {
+		b := todo[len(todo)-1]
+		if todo = todo[:len(todo)-1]; b.Session == id {
+			return true
+		}
+		todo = append(todo, b.Children...)
+	}
+	return false
+}
+
+// climb gives each session of a tree, with the line that leads to it. It does not
+// recurse: nothing bounds how deep forks of forks go.
+func climb(root *replay.Branch, give func(b *replay.Branch, depth int, line string) error) error {
+	type place struct {
+		b     *replay.Branch
+		depth int
+		stem  string // of the lines below it
+		line  string
+	}
+	for todo := []place{{b: root}}; len(todo) > 0; {
+		p := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if err := give(p.b, p.depth, p.line); err != nil {
+			return err
+		}
+		for i := len(p.b.Children) - 1; i >= 0; i-- {
+			arm, stem := "├─ ", "│  "
+			if i == len(p.b.Children)-1 {
+				arm, stem = "└─ ", "   "
+			}
+			base := p.stem
+			if p.depth >= maxStem { // a line that nobody could follow
+				base = strings.Repeat("   ", maxStem)
+			}
+			todo = append(todo, place{p.b.Children[i], p.depth + 1, base + stem, base + arm})
+		}
+	}
+	return nil
+}
+
+// maxStem is how deep a tree is drawn; what is deeper stands below each other.
+const maxStem = 20
