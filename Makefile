@@ -45,13 +45,15 @@ damage:
 # A table with the medians of five runs. To compare two states of the code:
 # make -s bench BENCHOUT=OLD, the same as NEW, then
 # go tool -modfile=.ci/tools.mod benchstat OLD NEW
+# BENCH=EXPRESSION runs only those whose names match; COUNT=1 is a quick look.
+COUNT    ?= 5
 BENCHOUT ?= /dev/null
-measure := go test -run '^$$' -benchmem -count 5 -timeout 1h
+measure := go test -run '^$$' -benchmem -count $(COUNT) -timeout 1h
 bench:
-	@{ $(measure) -bench '$(BENCH)' -skip '^BenchmarkMany' ./... && \
+	@{ $(measure) -bench '$(BENCH)' -skip '^BenchmarkMany' ./... && if [ '$(BENCH)' = . ]; then \
 	$(measure) -bench '^BenchmarkManyHeld$$' -benchtime 10000x ./executor && \
 	$(measure) -bench '^BenchmarkManyTakenOver$$' -benchtime 1000x ./journal && \
-	$(measure) -bench '^BenchmarkManyListed$$' -benchtime 100000x ./journal; } | \
+	$(measure) -bench '^BenchmarkManyListed$$' -benchtime 100000x ./journal; fi; } | \
 	tee $(BENCHOUT) | go run ./.ci/benchreport
 
 # Other ways to record calls, which steno is measured against: modules of their

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -58,7 +59,7 @@ func benchmarkCalls(b *testing.B, callers int, door func(*executor.Executor, *ex
 	if err != nil {
 		b.Fatal(err)
 	}
-	x, err := executor.New(executor.Config{Conn: n.Connect(), Store: store, Tools: registry, Holder: lease.Self("bench")})
+	x, err := executor.New(executor.Config{Conn: n.Connect(), Store: store, Tools: registry, Holder: lease.Self("bench"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func (call *Invocation) runnable() error {
 	case call.noFolder != nil:
 		return call.noFolder
 	case call.Workspace == nil:
-		return schema.Errorf(schema.CommandFailed, "the session has no workspace to run a command in")
+		return schema.Errorf(schema.CommandFailed, "the session has no workspace to run a command in").With("next", nextWorkspace)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"steno/journal"
 	"steno/schema"
 )
 
@@ -268,12 +270,12 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 				err = passed
 			}
 			if reached && !errors.Is(err, schema.SessionWriterLost) {
-				return out, err
+				return out, sinceLost(lost, err)
 			}
 			// It is gone, or it does not listen here, or it has lost the session
 			// and somebody else has it, or nobody.
 		} else if !errors.Is(err, schema.SessionWriterLost) && holder != x.cfg.Holder.ID {
-			return out, err
+			return out, sinceLost(lost, err)
 		}
 		// Where we lost it ourselves, whoever has it now knows what became of
 		// the request.
@@ -282,7 +284,7 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 			if errors.Is(err, schema.SessionWriterLost) {
 				err = schema.Errorf(schema.Unavailable, "session %s does not stay with any holder", session).With("session", session)
 			}
-			return reply{}, err
+			return reply{}, sinceLost(lost, err)
 		}
 		select {
 		case <-time.After(routeRetry):
@@ -290,6 +292,18 @@ func (x *Executor) route(ctx context.Context, v verb, session string, payload []
 			return reply{}, goingAway(session)
 		}
 	}
+}
+
+// sinceLost is the error of a try. What it has not stored an earlier one may have,
+// in which the session was lost.
+func sinceLost(lost bool, err error) error {
+	e, ok := errors.AsType[*schema.Error](err)
+	if !lost || !ok || e.Details["outcome"] != journal.NotStored.String() {
+		return err
+	}
+	unsure := *e
+	unsure.Details = maps.Clone(e.Details)
+	return unsure.With("outcome", journal.Unknown.String())
 }
 
 // pass sends a request to the holder of a session and waits for its answer,

@@ -98,7 +98,8 @@ type Config struct {
 	// that nobody uses are released, the least recently used first. 1000 if
 	// zero.
 	Sessions int
-	// Logger gets what operators need to know; nil discards it.
+	// Logger gets what operators need to know, as the causes of tools that fail
+	// unexpectedly, which nobody else is told. slog.Default if nil.
 	Logger *slog.Logger
 }
 
@@ -201,7 +202,7 @@ func New(cfg Config) (*Executor, error) {
 		writes: make(chan struct{}, maxRequests), patient: make(chan struct{}, maxPatient), looks: make(chan struct{}, maxRequests), ackWait: ackWait, stopWait: stopWait, retryFirst: retryFirst, sessions: map[string]*session{},
 		room: cfg.Sessions, outgoing: make(chan outgoing, maxOutgoing), live: make(chan outgoing, maxLive), hush: make(chan struct{}), hushed: make(chan struct{})}
 	if x.log == nil {
-		x.log = slog.New(slog.DiscardHandler)
+		x.log = slog.Default()
 	}
 	x.log = slog.New(x.redact.Handler(x.log.Handler()))
 	x.load.less.L = &x.load.mu
@@ -253,19 +254,27 @@ const stopWait = 5 * time.Second
 // stops their tools and leaves their outcome to whoever takes the session
 // next, and releases every lease. It returns when nothing runs any more.
 // Detached: a tool did not stop; its session is given back without a word.
+// Unavailable: the broker does not answer; one that is gone is no error.
 func (x *Executor) Drain(ctx context.Context) error {
 	x.mu.Lock()
 	x.draining = true
 	x.mu.Unlock()
 	x.stop()
 	var errs []error
+	// Without a broker nobody asks, and whoever has asked asks again.
+	wire := func(err error) {
+		if err != nil && x.cfg.Conn.IsConnected() {
+			errs = append(errs, unavailable("the broker does not answer", err))
+		}
+	}
 	if x.service != nil {
 		gate, err := x.cfg.Conn.Subscribe(x.to()+">", x.putOff)
 		if err == nil {
 			defer gate.Unsubscribe()
-			err = x.cfg.Conn.FlushTimeout(2 * time.Second) // it is there before the service goes
+			err = x.flush() // it is there before the service goes
 		}
-		errs = append(errs, err, x.service.Stop())
+		wire(err)
+		wire(x.service.Stop())
 	}
 	done := make(chan struct{})
 	go func() { x.work.Wait(); close(done) }()
@@ -298,8 +307,16 @@ func (x *Executor) Drain(ctx context.Context) error {
 	errs = append(errs, x.closeFiles())
 	x.tellAll()
 	// Whoever asked has an answer on the wire before the connection goes.
-	errs = append(errs, x.cfg.Conn.FlushTimeout(2*time.Second))
+	wire(x.flush())
 	return errors.Join(errs...)
+}
+
+// flush returns once the broker has what was sent to it, if it is there.
+func (x *Executor) flush() error {
+	if !x.cfg.Conn.IsConnected() {
+		return nats.ErrDisconnected
+	}
+	return x.cfg.Conn.FlushTimeout(2 * time.Second)
 }
 
 // maxRequests bounds the requests in this process that are no calls: those that

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -32,7 +33,7 @@ func BenchmarkManyHeld(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	x, err := executor.New(executor.Config{Conn: n.Connect(), Store: files, Tools: registry, Holder: lease.Self("bench"), Sessions: b.N})
+	x, err := executor.New(executor.Config{Conn: n.Connect(), Store: files, Tools: registry, Holder: lease.Self("bench"), Logger: slog.New(slog.DiscardHandler), Sessions: b.N})
 	if err != nil {
 		b.Fatal(err)
 	}

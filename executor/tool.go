@@ -179,8 +179,13 @@ func (call *Invocation) folder() (*Workspace, error) {
 	return call.Workspace, nil
 }
 
+// nextWorkspace is the next step where a session has none: it cannot be given one
+// later.
+const nextWorkspace = "open another session, with a workspace; this one stays without"
+
 func noWorkspace() error {
-	return schema.Errorf(schema.OutsideWorkspace, "the session has no workspace, so no path is inside it")
+	return schema.Errorf(schema.OutsideWorkspace, "the session has no workspace, so no path is inside it").With("next", nextWorkspace)
+
 }
 
 // ctxError is nil while ctx lives, and then kind timeout or cancelled.

@@ -30,8 +30,8 @@ type RepairOptions struct {
 // A Repaired says what a repair has listed, or would list.
 type Repaired struct {
 	Session string           `json:"session"`
-	By      string           `json:"by"`
-	Reason  string           `json:"reason"`
+	By      string           `json:"by,omitzero"`
+	Reason  string           `json:"reason,omitzero"`
 	Skipped []schema.Skipped `json:"skipped"` // runs of bad lines are one place
 	Void    []uint64         `json:"void"`    // claims that cannot be read
 	Lines   int              `json:"lines"`   // in all places

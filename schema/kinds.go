@@ -69,7 +69,7 @@ const (
 	AlreadyExists            Kind = "already_exists"             // that name is taken
 	SessionEnded             Kind = "session_ended"              // the session has ended and takes no such event
 	SessionWriterActive      Kind = "session_writer_active"      // another live process holds the session
-	SessionWriterStale       Kind = "session_writer_stale"       // the holder is dead and take-over is switched off
+	SessionWriterStale       Kind = "session_writer_stale"       // the holder is dead; the next writer takes the session over
 	SessionWriterAmbiguous   Kind = "session_writer_ambiguous"   // nobody can tell whether the holder lives
 	SessionWriterLost        Kind = "session_writer_lost"        // this process held the session and was replaced
 	LeaseStoreUnsupported    Kind = "lease_store_unsupported"    // a file system on which the lease proves nothing

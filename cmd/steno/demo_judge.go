@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -95,15 +96,24 @@ func (d *demo) replay(ctx context.Context, name string, settings []string) error
 // sound and is not that of such a demo, or a digest is not the log's.
 func judgeDemo(ctx context.Context, dir string) (demoFacts, error) {
 	facts := demoFacts{Dir: dir}
+	noDemo := func(err error) error {
+		if errors.Is(err, schema.NotFound) {
+			return schema.AsError(err).With("next", "name the folder of a demo with --dir; a demo prints it as its last line")
+		}
+		return err
+	}
 	store, err := journal.OpenFiles(dir, false)
 	if err != nil {
-		return facts, err
+		return facts, noDemo(err)
 	}
 	defer store.Close()
 	st := replay.New()
 	r, err := readSession(ctx, store, demoSession, 0, journal.ScanOptions{State: st, Strict: true})
 	if err == nil {
 		err = r.damage()
+	}
+	if errors.Is(err, schema.NotFound) {
+		return facts, noDemo(err)
 	}
 	if err != nil {
 		return facts, schema.AsError(err).With("next", "run: steno verify "+demoSession+" --dir "+shellWord(dir))

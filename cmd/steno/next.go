@@ -1,10 +1,16 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"os/user"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"steno/schema"
 )
@@ -74,12 +80,35 @@ func shellWord(s string) string {
 // local is an error as this command shows it.
 func (a *app) local(err error) error {
 	e := *schema.AsError(err)
+	if owner := a.owner(); owner != "" && errors.Is(err, fs.ErrPermission) {
+		e.Message += fmt.Sprintf("; the store belongs to %s, and this is %s", owner, byUser())
+		e.Details = maps.Clone(e.Details)
+		e.With("next", "run it as the owner: sudo -u "+owner+" COMMAND")
+	}
 	next, ok := schema.Body(&e).Details["next"].(string)
 	if !ok {
 		return &e
 	}
 	e.Details = maps.Clone(e.Details)
 	return e.With("next", a.here(next))
+}
+
+// owner is whose the store is, as sudo takes it; "" where that is us, or nobody
+// can tell.
+func (a *app) owner() string {
+	fi, err := os.Stat(a.dir)
+	if err != nil {
+		return ""
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok || int(st.Uid) == os.Geteuid() {
+		return ""
+	}
+	id := strconv.FormatUint(uint64(st.Uid), 10)
+	if u, err := user.LookupId(id); err == nil && u.Username != "" {
+		return u.Username
+	}
+	return "'#" + id + "'"
 }
 
 // tellNext says what to do here about a result whose recorded next step, which

@@ -2,13 +2,38 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"steno/journal/journaltest"
+	"steno/schema"
 )
+
+// Who may not read the store of another is told whose it is.
+func TestAStoreOfAnotherIsNamedWithItsOwner(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		journaltest.Lacks(t, "root: nobody else can give a folder away")
+	}
+	dir := t.TempDir()
+	denied := schema.Errorf(schema.LogReadFailed, "the store cannot be opened").Cause(&fs.PathError{Op: "open", Path: dir, Err: syscall.EACCES})
+	a := &app{dir: dir}
+	if e := schema.AsError(a.local(denied)); e.Message != denied.Message {
+		t.Errorf("of our own it says %v", e)
+	}
+	must(t, os.Chown(dir, 65534, 65534))
+	e := schema.AsError(a.local(denied))
+	if next, _ := e.Details["next"].(string); !strings.Contains(e.Message, "belongs to") || !strings.Contains(next, "sudo -u ") {
+		t.Errorf("it says %v, %v", e, e.Details)
+	}
+	if e := schema.AsError(a.local(schema.Errorf(schema.LogReadFailed, "x").Cause(syscall.EIO))); e.Message != "x" {
+		t.Errorf("of a disk that fails it says %v", e)
+	}
+}
 
 // What root types at the store of a service makes no file in it, for such a file
 // would lock the service out.

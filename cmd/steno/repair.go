@@ -62,6 +62,9 @@ func (a *app) repair(ctx context.Context, store journal.Store, id string, opt jo
 	if err != nil && !damaged {
 		return err
 	}
+	if !damaged {
+		got.By, got.Reason = "", "" // of nothing
+	}
 	if a.format == "json" || a.format == "jsonl" {
 		v := repairView{OK: err == nil, Repaired: got, Applied: got.Epoch > 0}
 		if err != nil {

@@ -66,6 +66,9 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 			return schema.Errorf(schema.NotFound, "the file of calls cannot be opened: %s", path).With("next", "check the path of FILE").Cause(err)
 		}
 		defer f.Close()
+		if fi, err := f.Stat(); err == nil && fi.IsDir() {
+			return usage("%s is a folder and no file of calls", path).With("next", "name a file of calls, one {\"name\",\"args\"} a line, or - for standard input")
+		}
 		in = f
 	}
 	abs, err := filepath.Abs(workspace)

@@ -127,6 +127,14 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 		return err
 	}
 	cfg.Queue, cfg.Sessions = true, sessions
+	if a.nats != "" {
+		nc.SetDisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // nil is our own close
+				cfg.Logger.Warn("the NATS server is gone; nobody can ask until it is back", "err", err)
+			}
+		})
+		nc.SetReconnectHandler(func(*nats.Conn) { cfg.Logger.Warn("the NATS server is back") })
+	}
 	x, err := executor.New(cfg)
 	if err != nil {
 		return err

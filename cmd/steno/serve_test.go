@@ -272,6 +272,23 @@ func TestRunSaysThatItsServeIsGoneAndGoesOnWithTheNext(t *testing.T) {
 }
 
 // An agent may make calls and not answer what is asked about them.
+// An executor on somebody else's server says when that is gone, and ends in good
+// order all the same.
+func TestServeOnAServerThatIsGone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	server := serving(t, dir)
+	s := launch(t, dir, "serve", "--nats", filepath.Join(dir, ".steno", "nats", "context.json"))
+	s.says("serving store")
+	server.signal(syscall.SIGKILL)
+	server.exit()
+	s.until("it does not say that the server is gone", func() bool { return strings.Contains(s.err.String(), "the NATS server is gone") })
+	s.signal(syscall.SIGTERM)
+	if code := s.exit(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
 func TestAnAgentMayNotAnswer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -44,7 +44,7 @@ type sessionRow struct {
 func (a *app) listSessions(ctx context.Context, store journal.Store, ids bool) error {
 	l := listing{a: a, head: []string{"SESSION", "LEASE", "EPOCH", "KIND"}}
 	if ids {
-		l.head = l.head[:1]
+		l.head = nil // for a loop of a shell, which takes every line for an id
 	}
 	for id, err := range store.Sessions(ctx) {
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -94,7 +95,7 @@ func measure(name string, door func(*room) caller) {
 	harness.Must(err)
 	conn := dial(s)
 	defer conn.Close()
-	x, err := executor.New(executor.Config{Conn: conn, Store: store, Tools: tools, Holder: lease.Self("peers")})
+	x, err := executor.New(executor.Config{Conn: conn, Store: store, Tools: tools, Holder: lease.Self("peers"), Logger: slog.New(slog.DiscardHandler)})
 	harness.Must(err)
 	ctx := context.Background()
 	harness.Must(x.Start(ctx))
