@@ -9,7 +9,9 @@ import (
 	"syscall"
 	"time"
 
+	"steno/journal"
 	"steno/lease"
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -122,6 +124,19 @@ func (x *Executor) awaitFiles(ctx context.Context, err error) bool {
 	}
 }
 
+// acquireLease opens the journal. Where there is no descriptor for it sessions that nobody
+// uses are given back first.
+func (s *session) acquireLease(opt journal.Options) (*journal.Journal, error) {
+	wait, stop := context.WithTimeout(s.ctx, filesWait)
+	defer stop()
+	for {
+		j, err := journal.Open(s.ctx, s.x.cfg.Store, s.id, opt)
+		if !s.x.awaitFiles(wait, err) {
+			return j, err
+		}
+	}
+}
+
 // untilBegun does what a tool does for call, and again where there was no
 // descriptor for it to begin, until ctx ends.
 func untilBegun[T any](ctx context.Context, call *Invocation, f func(context.Context, *Invocation) (T, error)) (T, error) {
@@ -147,6 +162,34 @@ var (
 	keptSpaces    atomic.Int64
 	maxKeptSpaces = int64(lease.MaxHeld() / 8)
 )
+
+// space is the workspace of the session, opened when it is first asked for, and
+// again as long as it cannot be opened: a folder may come back.
+func (s *session) space() (*Workspace, error) {
+	var dir string
+	s.view(func(st *replay.State) {
+		if st.Started != nil {
+			dir = st.Started.Workspace
+		}
+	})
+	s.spaceMu.Lock()
+	defer s.spaceMu.Unlock()
+	switch {
+	case s.left:
+		return nil, s.stopped()
+	case s.workspace != nil || dir == "":
+		return s.workspace, nil
+	}
+	var err error
+	if s.workspace, err = s.x.openSpace(dir); err == nil {
+		s.keepSpace()
+	}
+	if errors.Is(err, schema.InvalidConfig) { // it names the store's folder, which is no business of a tool
+		s.x.log.Error("a workspace cannot be guarded", "session", s.id, "err", err)
+		err = schema.Errorf(schema.Internal, "the workspace cannot be guarded").Cause(err)
+	}
+	return s.workspace, err
+}
 
 // keepSpace notes that a workspace was opened. The caller holds spaceMu.
 func (s *session) keepSpace() {

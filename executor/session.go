@@ -163,19 +163,6 @@ func (s *session) open() error {
 	return nil
 }
 
-// acquireLease opens the journal. Where there is no descriptor for it sessions that nobody
-// uses are given back first.
-func (s *session) acquireLease(opt journal.Options) (*journal.Journal, error) {
-	wait, stop := context.WithTimeout(s.ctx, filesWait)
-	defer stop()
-	for {
-		j, err := journal.Open(s.ctx, s.x.cfg.Store, s.id, opt)
-		if !s.x.awaitFiles(wait, err) {
-			return j, err
-		}
-	}
-}
-
 // supply records what a session is where damage has taken its session_started.
 // Of several who say so at once one is heard.
 func (s *session) supply(started []byte) error {
@@ -193,34 +180,6 @@ func says(started []byte) bool { return string(started) != "{}" }
 
 func couldNotWrite(err error) bool {
 	return errors.Is(err, schema.LogWriteFailed) || errors.Is(err, schema.SyncFailed)
-}
-
-// space is the workspace of the session, opened when it is first asked for, and
-// again as long as it cannot be opened: a folder may come back.
-func (s *session) space() (*Workspace, error) {
-	var dir string
-	s.view(func(st *replay.State) {
-		if st.Started != nil {
-			dir = st.Started.Workspace
-		}
-	})
-	s.spaceMu.Lock()
-	defer s.spaceMu.Unlock()
-	switch {
-	case s.left:
-		return nil, s.stopped()
-	case s.workspace != nil || dir == "":
-		return s.workspace, nil
-	}
-	var err error
-	if s.workspace, err = s.x.openSpace(dir); err == nil {
-		s.keepSpace()
-	}
-	if errors.Is(err, schema.InvalidConfig) { // it names the store's folder, which is no business of a tool
-		s.x.log.Error("a workspace cannot be guarded", "session", s.id, "err", err)
-		err = schema.Errorf(schema.Internal, "the workspace cannot be guarded").Cause(err)
-	}
-	return s.workspace, err
 }
 
 // await returns once the session is open, or why it cannot be opened.
