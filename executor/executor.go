@@ -263,7 +263,7 @@ func (x *Executor) Drain(ctx context.Context) error {
 	var errs []error
 	// Without a broker nobody asks, and whoever has asked asks again.
 	wire := func(err error) {
-		if err != nil && x.cfg.Conn.IsConnected() {
+		if err != nil && !x.cfg.Conn.IsReconnecting() {
 			errs = append(errs, unavailable("the broker does not answer", err))
 		}
 	}
@@ -313,7 +313,7 @@ func (x *Executor) Drain(ctx context.Context) error {
 
 // flush returns once the broker has what was sent to it, if it is there.
 func (x *Executor) flush() error {
-	if !x.cfg.Conn.IsConnected() {
+	if x.cfg.Conn.IsReconnecting() {
 		return nats.ErrDisconnected
 	}
 	return x.cfg.Conn.FlushTimeout(2 * time.Second)
