@@ -1,7 +1,10 @@
 package executor
 
 import (
+	"cmp"
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -18,7 +21,9 @@ type ApprovalInfo struct {
 	ApprovalID string         `json:"approval_id"`
 	Tool       string         `json:"tool"`
 	Tier       uint64         `json:"tier"`
-	Args       jsontext.Value `json:"args"` // as they are recorded
+	Seq        uint64         `json:"seq"`                 // of the question
+	Args       jsontext.Value `json:"args"`                // as they are recorded
+	ArgsBytes  int            `json:"args_bytes,omitzero"` // how long they are, where Args is only their beginning, as a text
 	ArgsSHA256 string         `json:"args_sha256"`
 	Redacted   string         `json:"redacted,omitzero"` // stands for what is hidden in Args; see replay.Hidden
 	Actor      Actor          `json:"actor,omitzero"`    // whose call it is, as the application says
@@ -27,15 +32,16 @@ type ApprovalInfo struct {
 	Expires    string         `json:"expires_at,omitzero"`
 }
 
-// ApprovalsRequest asks for what waits in a session, or in the sessions behind
-// one, in the order of their ids.
+// ApprovalsRequest asks for what waits in a session, or in all of them in the
+// order of their ids, behind After: a session, or the After of a page before.
 type ApprovalsRequest struct {
 	Session string `json:"session,omitzero"`
 	After   string `json:"after,omitzero"`
 	Limit   int    `json:"limit,omitzero"` // of sessions; 100 if zero, which is the most
 }
 
-// ApprovalsAnswer is one page of what waits. After is where the next begins.
+// ApprovalsAnswer is one page of what waits. After is where the next begins, if
+// there is More.
 type ApprovalsAnswer struct {
 	OK        bool           `json:"ok"`
 	Approvals []ApprovalInfo `json:"approvals"`
@@ -55,7 +61,7 @@ func Approvals(ctx context.Context, store journal.Store, session string) ([]Appr
 	for _, c := range st.Open() {
 		if c.Waiting != nil {
 			at[c.Seq], at[c.Waiting.Seq] = len(list), len(list)
-			list = append(list, ApprovalInfo{Session: session, CallID: c.ID, ApprovalID: c.Waiting.ID, Tool: c.Name, ArgsSHA256: c.ArgsSHA256, Redacted: c.Redacted, Expires: c.Waiting.Expires})
+			list = append(list, ApprovalInfo{Session: session, CallID: c.ID, ApprovalID: c.Waiting.ID, Seq: c.Waiting.Seq, Tool: c.Name, ArgsSHA256: c.ArgsSHA256, Redacted: c.Redacted, Expires: c.Waiting.Expires})
 		}
 	}
 	if list == nil {
@@ -120,39 +126,79 @@ func (x *Executor) runApprovals(ctx context.Context, _ string, payload []byte, _
 	if _, err := door(payload, &req, levelData); err != nil {
 		return reply{}, err
 	}
+	if req.Limit > 100 {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "limit must be 1 to 100")
+	}
+	from, place, _ := strings.Cut(req.After, "/")
+	behind, err := strconv.ParseUint(cmp.Or(place, "0"), 10, 64)
+	if err != nil || req.Session != "" && from != "" && from != req.Session {
+		return reply{}, schema.Errorf(schema.InvalidArgs, "after is not that of a page before").With("after", quoted(req.After))
+	}
 	a := ApprovalsAnswer{OK: true, Approvals: []ApprovalInfo{}}
+	size := 0
+	add := func(session string, behind uint64) error {
+		if a.More {
+			return nil // the page is full
+		}
+		list, err := Approvals(ctx, x.cfg.Store, session)
+		for _, q := range list {
+			if q.Seq <= behind {
+				continue
+			}
+			if len(q.Args) > maxShownArgs {
+				text, _ := schema.Truncate(string(q.Args), maxShownArgs)
+				q.ArgsBytes = len(q.Args)
+				q.Args, _ = jsontext.AppendQuote(nil, text)
+			}
+			if size += len(q.Args) + len(q.Reason) + len(q.Actor.ID) + 1<<10; size > maxQuestions && len(a.Approvals) > 0 {
+				a.More = true
+				return err
+			}
+			a.Approvals, a.After = append(a.Approvals, q), session+"/"+strconv.FormatUint(q.Seq, 10)
+		}
+		return err
+	}
 	if req.Session != "" {
 		if err := schema.CheckSession(req.Session); err != nil {
 			return reply{}, err
 		}
-		list, err := Approvals(ctx, x.cfg.Store, req.Session)
-		if err != nil {
+		if err := add(req.Session, behind); err != nil {
 			return reply{}, err
 		}
-		a.Approvals = append(a.Approvals, list...)
 		return answer(a, x, "", schema.Head{})
 	}
-	if req.Limit > 100 {
-		return reply{}, schema.Errorf(schema.InvalidArgs, "limit must be 1 to 100")
-	}
-	var err error
-	a.More, err = x.page(ctx, req.After, req.Limit, func(id string) bool {
-		list, err := Approvals(ctx, x.cfg.Store, id)
-		if err != nil {
+	each := func(id string, behind uint64) {
+		if err := add(id, behind); err != nil {
 			x.log.Warn("a session cannot be looked at for what waits in it", "session", id, "kind", schema.KindOf(err), "err", err)
 		}
-		a.Approvals, a.After = append(a.Approvals, list...), id
+		if !a.More {
+			a.After = id
+		}
+	}
+	if behind > 0 {
+		each(from, behind)
+	}
+	more, err := x.page(ctx, from, req.Limit, func(id string) bool {
+		each(id, 0)
 		return true
 	})
 	if err != nil {
 		return reply{}, err
 	}
+	a.More = a.More || more
 	return answer(a, x, "", schema.Head{})
 }
 
+// maxShownArgs is how much of the arguments of a call a page shows, maxQuestions
+// about how long a page is: many calls with long arguments may wait.
 const (
-	approvalInfo = `{"type":"object","required":["session","call_id","approval_id","tool","args","args_sha256","reason"],"properties":{"session":{"type":"string"},` +
-		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"tool":{"type":"string"},"tier":{"type":"integer"},"args":{},"args_sha256":{"type":"string"},"redacted":{"type":"string"},` +
+	maxShownArgs = 16 << 10
+	maxQuestions = 512 << 10
+)
+
+const (
+	approvalInfo = `{"type":"object","required":["session","call_id","approval_id","seq","tool","args","args_sha256","reason"],"properties":{"session":{"type":"string"},` +
+		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"tool":{"type":"string"},"seq":{"type":"integer"},"tier":{"type":"integer"},"args":{},"args_bytes":{"type":"integer"},"args_sha256":{"type":"string"},"redacted":{"type":"string"},` +
 		actorSchema + `,"reason":{"type":"string"},"asked":{"type":"string"},"expires_at":{"type":"string"}}}`
 	approvalsSchema = `{"type":"object","properties":{"session":` + sessionID + `,"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":100}}}`
 

@@ -2,12 +2,15 @@ package executor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -470,5 +473,56 @@ func TestNoAnswerIsARequest(t *testing.T) {
 	}
 	if pending(t, heard)+pending(t, also) != 0 {
 		t.Error("an answer was sent where a request may go")
+	}
+}
+
+// However much waits, and however long its arguments are, all of it can be
+// listed: page by page, of long arguments the beginning.
+func TestManyLongQuestionsAreListedInPages(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{newCounter(false).tool("act", false)}, withPolicy(t, asking))
+	const each, long = 40, 200 << 10
+	args := `{"text":"` + strings.Repeat("é", long/2) + `"}`
+	var asked sync.WaitGroup
+	ctx, stop := context.WithCancel(within(t))
+	defer asked.Wait()
+	defer stop()
+	for _, session := range []string{"s1", "s2"} {
+		n.open(session)
+		for i := range each {
+			asked.Go(func() { n.client.Call(ctx, session, request(fmt.Sprintf("c%d", i), "act", args)) })
+		}
+	}
+	list := func(session string) (found []string, pages int) {
+		for req := (executor.ApprovalsRequest{Session: session}); ; pages++ {
+			page, err := n.client.Approvals(within(t), req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, q := range page.Approvals {
+				found = append(found, q.Session+q.CallID)
+				var text string
+				if q.ArgsBytes != len(args) || json.Unmarshal(q.Args, &text) != nil || !strings.HasPrefix(text, `{"text":"éé`) || len(text) > 16<<10 {
+					t.Fatalf("of %d bytes are shown %.40s", q.ArgsBytes, q.Args)
+				}
+			}
+			if !page.More {
+				return found, pages + 1
+			}
+			req.After = page.After
+		}
+	}
+	eventually(t, "all wait", func() bool { found, _ := list(""); return len(found) == 2*each })
+	for session, want := range map[string]int{"": 2 * each, "s1": each, "s2": each} {
+		found, pages := list(session)
+		slices.Sort(found)
+		if len(slices.Compact(found)) != want || pages < 2 {
+			t.Errorf("of session %q %d are listed on %d pages", session, len(found), pages)
+		}
+	}
+	for _, after := range []string{"s1/x", "s2/1"} {
+		if _, err := n.client.Approvals(within(t), executor.ApprovalsRequest{Session: "s1", After: after}); !errors.Is(err, schema.InvalidArgs) {
+			t.Errorf("behind %s: %v", after, err)
+		}
 	}
 }

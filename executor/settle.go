@@ -158,6 +158,10 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		return Answer{}, refusal // which was not the gate's
 	case a.asks && last == 0:
 		return Answer{}, s.ask(req, a, false)
+	case last == 0 && len(c.Decisions) > 0 && errors.Is(refusal, schema.UnknownTool):
+		// Somebody has it, who has let the call through: nothing is final about that.
+		return Answer{}, schema.AsError(refusal).With("session", s.id).With("call_id", c.ID).
+			With("next", "the call is recorded and waits for an executor that has its tool: start one with it (serve --tools FILE), then send the call again")
 	case open:
 		v := s.interrupted()
 		if refusal != nil {

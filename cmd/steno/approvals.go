@@ -55,6 +55,7 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 			return a.answerApproval(c.Context(), req)
 		},
 	}
+	a.ownFlags(c)
 	c.Flags().StringVar(&reason, "reason", "", "why; it is recorded, and of a denial the agent is told")
 	c.Flags().StringVar(&approval, "approval", "", "the id of the question, of approvals ls (default: the one that is open)")
 	if decision == "allow" {
@@ -117,18 +118,29 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	if req.ApprovalID == "" {
-		list, err := b.client.Approvals(b.calls, executor.ApprovalsRequest{Session: session})
-		if err != nil {
-			return err
+	tool := ""
+	if req.ApprovalID == "" || b.exec != nil {
+		var list executor.ApprovalsAnswer
+		i := -1
+		for more := true; more && i < 0; more = list.More {
+			if list, err = b.client.Approvals(b.calls, executor.ApprovalsRequest{Session: session, After: list.After}); err != nil {
+				return err
+			}
+			i = slices.IndexFunc(list.Approvals, func(q executor.ApprovalInfo) bool { return q.CallID == call })
 		}
-		i := slices.IndexFunc(list.Approvals, func(q executor.ApprovalInfo) bool { return q.CallID == call })
-		if i < 0 {
+		if i >= 0 {
+			tool = list.Approvals[i].Tool
+		}
+		if req.ApprovalID != "" { // the person names what they have seen
+			i = -1
+		} else if i < 0 {
 			return schema.Errorf(schema.NotFound, "call %s of session %s does not wait for an answer", inert(call), session).
 				With("session", session).With("call_id", call).With("next", "see what waits: steno approvals ls")
 		}
-		q := list.Approvals[i]
-		req.ApprovalID, req.ArgsSHA256, req.Redacted = q.ApprovalID, q.ArgsSHA256, q.Redacted
+		if i >= 0 {
+			q := list.Approvals[i]
+			req.ApprovalID, req.ArgsSHA256, req.Redacted = q.ApprovalID, q.ArgsSHA256, q.Redacted
+		}
 	}
 	answer, err := b.client.Answer(b.calls, req)
 	if err != nil {
@@ -137,17 +149,19 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 	if err := a.tellAnswer(answer); err != nil || b.exec == nil || req.Decision != "allow" {
 		return err
 	}
-	for { // it runs in this process
-		got, err := b.client.Get(b.calls, session)
-		if err != nil || !slices.Contains(got.Open, call) {
-			return err
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-b.calls.Done():
-			return context.Cause(ctx)
-		}
+	if tool == "" { // there was no question any more
+		return nil
 	}
+	tools, err := a.allTools()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(tools, func(t executor.Tool) bool { return t.Name == tool }) {
+		fmt.Fprintf(a.err, "%s runs once an executor has its tool %s: start a serve with it, or give --tools here and make the call again\n", inert(call), inert(tool))
+		return nil
+	}
+	_, err = b.client.Wait(b.calls, session, call) // it runs in this process
+	return err
 }
 
 func (a *app) tellAnswer(v executor.AnswerAnswer) error {

@@ -78,10 +78,8 @@ func (a *app) callCommand() *cobra.Command {
 	f.StringVar(&actor, "actor", "", "on whose behalf; it goes into the log and to the tool (default: the user)")
 	f.BoolVar(&dryRun, "dry-run", false, "say what would be done and change nothing")
 	f.BoolVar(&exit, "exit-code", false, "exit with the tool's own exit code")
-	a.toolsFlag(c)
+	a.ownFlags(c)
 	f.DurationVar(&timeout, "timeout", 0, "how long to wait for the result; in a serve the call then goes on (default: for ever)")
-	a.policyFlag(c)
-	a.redactFlag(c)
 	return c
 }
 

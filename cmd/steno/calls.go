@@ -305,6 +305,7 @@ func (a *app) callsCancelCommand() *cobra.Command {
 			})
 		},
 	}
+	a.ownFlags(c)
 	c.Flags().StringVar(&reason, "reason", "", "why; it goes into the log")
 	return c
 }
@@ -343,6 +344,7 @@ func (a *app) callsResolveCommand() *cobra.Command {
 			})
 		},
 	}
+	a.ownFlags(c)
 	f := c.Flags()
 	f.BoolVar(&retry, "retry", false, "run the tool once more, also one that is not repeatable")
 	f.BoolVar(&succeeded, "succeeded", false, "the call took effect")

@@ -29,6 +29,7 @@ func (a *app) phaseCommand() *cobra.Command {
 			return a.phase(c.Context(), executor.PhaseRequest{Session: args[0], Phase: args[1], TaskKind: task, Trigger: o.Bytes()})
 		},
 	}
+	a.ownFlags(c)
 	c.Flags().StringVar(&task, "task-kind", "", "also what the task is from now on: edit, test_only or investigate")
 	c.Flags().StringVar(&reason, "reason", "", "goes into the log")
 	return c
@@ -73,6 +74,7 @@ func (a *app) postureCommand() *cobra.Command {
 			return a.posture(c.Context(), executor.PostureRequest{Session: args[0], Mode: mode, By: byUser(), Reason: reason})
 		},
 	}
+	a.ownFlags(c)
 	c.Flags().StringVar(&mode, "mode", "", "auto, ask or read_only")
 	c.Flags().StringVar(&reason, "reason", "", "why; it goes into the log")
 	return c

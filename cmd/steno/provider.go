@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,13 +59,20 @@ func (a *app) modelCalls(ctx context.Context, session string, in modelCalls, tim
 	}
 	work.Wait()
 	out, unknown := []byte("["), false
+	var first error
 	for i, err := range failed {
 		var end exitCode
 		switch {
 		case errors.As(err, &end):
 			unknown = true
-		case err != nil:
+		case err != nil && !slices.Contains(failed, nil): // none has a result
 			return err
+		case err != nil:
+			// The others may have run, and each call of a list needs an answer.
+			if answers[i], failed[i] = calls[i].Refuse(err); failed[i] != nil {
+				return err
+			}
+			first = cmp.Or(first, err)
 		}
 		if i > 0 {
 			out = append(out, ',')
@@ -76,10 +85,10 @@ func (a *app) modelCalls(ctx context.Context, session string, in modelCalls, tim
 	if _, err := a.out.Write(append(out, '\n')); err != nil {
 		return err
 	}
-	if unknown {
+	if unknown && first == nil {
 		return exitCode(schema.ExitUnknown)
 	}
-	return nil
+	return first
 }
 
 // modelCall makes one call. What it cannot even be asked for is for the model to

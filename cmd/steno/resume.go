@@ -29,9 +29,7 @@ func (a *app) resumeCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&req.Format, "format", "", "also give the messages: anthropic, openai or steno")
-	a.toolsFlag(c)
-	a.policyFlag(c)
-	a.redactFlag(c)
+	a.ownFlags(c)
 	return c
 }
 

@@ -41,9 +41,7 @@ func (a *app) runCommand() *cobra.Command {
 	c.Flags().StringVar(&workspace, "workspace", ".", "the folder that the tools work in; recorded when the session is made")
 	c.Flags().IntVar(&parallel, "parallel", 1, "how many calls run side by side")
 	a.logFlag(c)
-	a.policyFlag(c)
-	a.redactFlag(c)
-	a.toolsFlag(c)
+	a.ownFlags(c)
 	return c
 }
 

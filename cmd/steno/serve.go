@@ -47,9 +47,7 @@ func (a *app) serveCommand() *cobra.Command {
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:4222", "where the embedded server listens; port 0 takes a free one")
 	c.Flags().IntVar(&sessions, "sessions", 1000, "how many sessions to hold; above, those that nobody uses are released, the least recently used first")
 	a.logFlag(c)
-	a.policyFlag(c)
-	a.redactFlag(c)
-	a.toolsFlag(c)
+	a.ownFlags(c)
 	c.Flags().DurationVar(&wait, "grace", grace, "how long running tools have after SIGTERM")
 	return c
 }
@@ -188,13 +186,13 @@ const (
 	agentInbox = "_INBOX_AGENT"
 )
 
-// agentMay is what an agent needs: it makes calls and keeps its session. It
-// answers no question about its own calls, moves no phase, changes no mode, settles no outcome
+// agentMay is what an agent needs: it makes calls and keeps its session. It opens
+// none, since whoever does chooses the workspace and the phase; it answers no question about its own calls, moves no phase, changes no mode, settles no outcome
 // and speaks to no holder directly.
 func agentMay() *server.Permissions {
 	const p = "steno.v1."
 	return &server.Permissions{
-		Publish: &server.SubjectPermission{Allow: []string{p + "call.*", p + "queue.*", p + "session.open", p + "session.get", p + "session.list", p + "session.append",
+		Publish: &server.SubjectPermission{Allow: []string{p + "call.*", p + "queue.*", p + "session.get", p + "session.list", p + "session.append",
 			p + "session.end", p + "session.resume", p + "session.tools", p + "calls.wait", "$SRV.PING.>", "$SRV.INFO.>"}},
 		Subscribe: &server.SubjectPermission{Allow: []string{agentInbox + ".>", p + "event.>"}},
 	}

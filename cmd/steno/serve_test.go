@@ -312,7 +312,16 @@ func TestAnAgentMayNotAnswer(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if _, err := c.Open(ctx, executor.OpenRequest{Session: "s1", Workspace: dir}); err != nil {
+	app, _, err := natscontext.Connect(file("context.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer app.Close()
+	opener, err := executor.NewClient(app, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := opener.Open(ctx, executor.OpenRequest{Session: "s1", Workspace: dir}); err != nil {
 		t.Fatal(err)
 	}
 	if a, err := c.Call(ctx, "s1", executor.Request{CallID: "look", Name: "list"}); err != nil || !strings.Contains(string(a.Data), `"ok":true`) {
@@ -329,7 +338,7 @@ func TestAnAgentMayNotAnswer(t *testing.T) {
 	// The server refuses what an agent may not say, and tells it so.
 	refused := make(chan error, 100)
 	agent.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err })
-	for _, subject := range []string{"approval.answer", "approval.list", "session.phase", "session.fork", "session.posture", "calls.resolve", "calls.cancel", "to.X.approve.s1", "to.X.call.s1"} {
+	for _, subject := range []string{"approval.answer", "approval.list", "session.open", "session.phase", "session.fork", "session.posture", "calls.resolve", "calls.cancel", "to.X.approve.s1", "to.X.call.s1"} {
 		if err := agent.Publish("steno.v1."+subject, []byte(`{}`)); err != nil {
 			t.Fatal(err)
 		}

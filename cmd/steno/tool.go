@@ -49,8 +49,11 @@ func (a *app) toolCommand() *cobra.Command {
 		Example: "  steno tool ls\n  steno tool show edit --format openai\n  steno tool test list --workspace ."}
 	c.AddCommand(ls, show, a.toolTestCommand())
 	for _, sub := range c.Commands() {
-		a.toolsFlag(sub)
+		if sub != ls { // which may take a session
+			a.toolsFlag(sub)
+		}
 	}
+	a.ownFlags(ls)
 	return c
 }
 

@@ -12,6 +12,14 @@ func (a *app) toolsFlag(c *cobra.Command) {
 	c.Flags().StringVar(&a.tools, "tools", "", "a YAML file of commands that become tools, besides the built-in ones")
 }
 
+// ownFlags are for a command that has an executor of its own where there is no
+// serve: it may run what the session has left open.
+func (a *app) ownFlags(c *cobra.Command) {
+	a.toolsFlag(c)
+	a.policyFlag(c)
+	a.redactFlag(c)
+}
+
 // allTools are those of this command's own executor.
 func (a *app) allTools() ([]executor.Tool, error) {
 	if a.tools == "" {
