@@ -48,7 +48,7 @@ func (s *session) invocation(req *Request, a replay.Attempt) *Invocation {
 	if key == "" {
 		key = req.CallID
 	}
-	inv := &Invocation{of: s, Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
+	inv := &Invocation{of: s, says: new(speech), Session: s.id, CallID: req.CallID, Key: key, Attempt: int(a.Attempt), Epoch: a.Epoch, Seq: a.Seq,
 		Args: req.Args, Context: req.Context, Actor: req.Actor, DryRun: req.DryRun, log: s.x.log, state: s.working}
 	inv.Workspace, inv.noFolder = s.space()
 	return inv
@@ -125,6 +125,7 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 			err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", "panic")
 		}
 	}()
+	defer inv.end()
 	run, leave, err := s.bound(ctx, tool)
 	if err == nil {
 		defer leave()

@@ -65,7 +65,9 @@ func (s *session) check(f *flight, c *replay.Call) (Checked, error) {
 				s.x.log.Error("a check panicked", "session", s.id, "call", req.CallID, "tool", req.Name, "panic", p, "stack", string(debug.Stack()))
 			}
 		}()
-		w.Checked, w.err = e.tool.Check(ctx, s.invocation(req, c.Attempts[n-1]))
+		inv := s.invocation(req, c.Attempts[n-1])
+		defer inv.end()
+		w.Checked, w.err = e.tool.Check(ctx, inv)
 	}()
 	select {
 	case w := <-said:

@@ -1,27 +1,113 @@
 package executor
 
 import (
+	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"steno/schema"
 )
 
 // maxProgress bounds what a tool says of its progress at a time, maxLive how much
-// of it may wait to be sent, of all tools of a process. What is more is shed:
-// nobody waits for who only listens.
+// of it may wait to be sent, of all tools of a process: what is more is shed, for
+// nobody waits for who only listens. maxUnfinished bounds a line of which no end
+// has come.
 const (
-	maxProgress = 4 << 10
-	maxLive     = 1024
+	maxProgress   = 4 << 10
+	maxLive       = 1024
+	maxUnfinished = 8 << 10
 )
 
 // Progress tells whoever listens how far the call is, as an event tool_progress
 // that is in no log. It never waits: where more is said than can be sent it is
 // left out, and the next one that is sent says how many were. Longer text loses
 // its middle. It may be called from many goroutines.
+//
+// A line goes out when it ends, with a line feed or a carriage return: what is
+// secret may come in two texts, and half of it would not be found. What is left goes
+// out when the call ends; a line of more than 8 KiB of which no end has come is left out.
 func (call *Invocation) Progress(text string) {
-	if s := call.of; s != nil && text != "" {
-		s.progress(call, text)
+	if call.says != nil {
+		call.says.add(call, text)
 	}
+}
+
+// speech is what a tool has said of its progress in one call and nobody has heard.
+type speech struct {
+	mu   sync.Mutex
+	line string // without its end
+	long bool   // it was too long, and the rest of it is left out too
+	key  string // the beginning of a private key, of which more may come
+}
+
+// add takes what a tool says, and tells the lines that have ended.
+func (sp *speech) add(call *Invocation, text string) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.long {
+		end := strings.IndexAny(text, "\n\r")
+		if end < 0 {
+			return
+		}
+		text, sp.long = text[end+1:], false
+	}
+	text = sp.line + text
+	end := strings.LastIndexAny(text, "\n\r") + 1
+	sp.line = strings.Clone(text[end:]) // which keeps no other memory
+	text = text[:end]
+	if sp.long = len(sp.line) > maxUnfinished; sp.long {
+		text += fmt.Sprintf("[a line of more than %d bytes is left out]", maxUnfinished)
+		sp.line = ""
+	}
+	sp.tell(call, text)
+}
+
+// end tells what is left when a tool has returned.
+func (call *Invocation) end() {
+	if sp := call.says; sp != nil {
+		sp.mu.Lock()
+		defer sp.mu.Unlock()
+		sp.tell(call, sp.line)
+		sp.line = ""
+	}
+}
+
+// tell sends whole lines without what is secret in them. Of a private key, which has
+// many lines, the beginning is known when the rest comes.
+func (sp *speech) tell(call *Invocation, text string) {
+	if text == "" {
+		return
+	}
+	text, replaced := schema.ValidUTF8(text)
+	r := call.of.x.redact
+	before, _ := r.Text(sp.key, "", nil)
+	text = sp.key + text
+	sp.key = openKey(text)
+	text, _ = r.Text(text, "", nil) // without a mark: it is in no record
+	n := 0
+	for n < min(len(before), len(text)) && before[n] == text[n] {
+		n++
+	}
+	if text = strings.Trim(text[n:], "\n\r"); text != "" {
+		text, _ = schema.Truncate(text, maxProgress)
+		call.of.progress(call, text, replaced)
+	}
+}
+
+// openKey is the beginning of a private key that does not end in a text, "" if
+// there is none.
+func openKey(text string) string {
+	const begins = "-----BEGIN "
+	at := strings.LastIndex(text, begins)
+	if at < 0 {
+		return ""
+	}
+	if from, to := findPEM(nil, text, at, at+len(begins)); to > from && to == len(text) && !strings.HasSuffix(text, "-----") {
+		header, _, _ := strings.Cut(text[at:], "\n")
+		return header[:min(len(header), 128)] + "\n"
+	}
+	return ""
 }
 
 // A told counts what the tools of a session have said of their progress.
@@ -30,10 +116,7 @@ type told struct {
 	shed uint64 // what was left out since the last that was not
 }
 
-func (s *session) progress(call *Invocation, text string) {
-	text, replaced := schema.ValidUTF8(text)
-	text, _ = s.x.redact.Text(text, "", nil) // each by itself, and without a mark: it is in no record
-	text, _ = schema.Truncate(text, maxProgress)
+func (s *session) progress(call *Invocation, text string, replaced int) {
 	s.liveMu.Lock()
 	defer s.liveMu.Unlock()
 	s.told.said++

@@ -93,7 +93,8 @@ type Invocation struct {
 	Actor     Actor          // on whose behalf, as the application says; zero if it does not
 	DryRun    bool           // say what would be done, and change nothing
 	Workspace *Workspace     // nil if the session has none
-	of        *session       // whom its progress is told of; nil for one of a test
+	of        *session       // whose call it is; nil for one of a test
+	says      *speech        // its progress; nil where nobody is told
 	noFolder  error          // why it has one that cannot be used now
 	log       *slog.Logger   // of operators; nil discards
 	bare      bool           // its command goes without walls; set by tests only

@@ -305,7 +305,7 @@ func (p program) run(ctx context.Context, call *Invocation) (Result, error) {
 		return planned(p.argv), nil
 	}
 	c := p.called(call)
-	c.tell = call.Progress
+	c.tell = func(line string) { call.Progress(line + "\n") }
 	r, err := c.run(ctx, call)
 	if err != nil {
 		return Result{}, err
