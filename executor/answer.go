@@ -51,15 +51,7 @@ func (x *Executor) message(to string, out reply, err error) *nats.Msg {
 	if err != nil {
 		e := schema.AsError(err)
 		msg.Data, _ = x.redact.JSON(schema.Envelope(err), "", nil) // a refusal may quote what it refuses
-		msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(e.Kind.Info().Status))
-		msg.Header.Set(micro.ErrorHeader, string(e.Kind))
-		msg.Header.Set(HeaderErrorKind, string(e.Kind))
-		if id, _ := e.Details["session"].(string); schema.ValidSession(id) {
-			msg.Header.Set(HeaderSession, id)
-		}
-		if id, _ := e.Details["call_id"].(string); schema.CheckCallID(id) == nil {
-			msg.Header.Set(HeaderCall, id)
-		}
+		failure(msg, e)
 		if e.Kind == schema.Internal {
 			x.log.Error("internal error", "err", err)
 		}
@@ -68,6 +60,19 @@ func (x *Executor) message(to string, out reply, err error) *nats.Msg {
 		msg.Header.Set(HeaderExecutor, x.cfg.Holder.ID)
 	}
 	return msg
+}
+
+// failure says in the headers of an answer that it is an error.
+func failure(msg *nats.Msg, e *schema.Error) {
+	msg.Header.Set(micro.ErrorCodeHeader, strconv.Itoa(e.Kind.Info().Status))
+	msg.Header.Set(micro.ErrorHeader, string(e.Kind))
+	msg.Header.Set(HeaderErrorKind, string(e.Kind))
+	if id, _ := e.Details["session"].(string); schema.ValidSession(id) {
+		msg.Header.Set(HeaderSession, id)
+	}
+	if id, _ := e.Details["call_id"].(string); schema.CheckCallID(id) == nil {
+		msg.Header.Set(HeaderCall, id)
+	}
 }
 
 // send sends an answer.

@@ -36,9 +36,10 @@ type State struct {
 	Escalated bool        `json:"escalated,omitempty"` // an investigate task has become an edit task, which happens once
 	Posture   *Posture    `json:"posture"`
 	// A change of the posture, or of the phase, may lie in a hole, and nobody has
-	// said since what it is: what is stricter may be lost.
-	PostureLost bool `json:"posture_lost,omitempty"`
-	PhaseLost   bool `json:"phase_lost,omitempty"`
+	// said since what it is: what is stricter may be lost. A field that logs of before
+	// do not have must be omitzero, or their digests change.
+	PostureLost bool `json:"posture_lost,omitzero"`
+	PhaseLost   bool `json:"phase_lost,omitzero"`
 
 	Grants  []Grant       `json:"grants,omitempty"` // in the order of their seq
 	Working Patch         `json:"working"`          // the session's working state

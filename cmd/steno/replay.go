@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"steno/executor"
 	"steno/journal"
 	"steno/lease"
 	"steno/replay"
@@ -30,14 +31,18 @@ type replayView struct {
 
 func (a *app) replayCommand() *cobra.Command {
 	var lenient, trusted bool
+	var serve, listen string
 	var asOf uint64
 	c := &cobra.Command{
 		Use: "replay SESSION", Short: "rebuild a session from its log; reads files only",
 		Long: "replay folds the log of a session into its state and prints the state's digest, which is the same on every\n" +
 			"machine. It ends at the first damaged line, with exit 4; --lenient goes on and names every hole. Of blobs it\n" +
 			"reads those of patches, and of the others looks whether they are there and how long they are: the digest has them\n" +
-			"by the hash in their line, and one whose bytes were changed is found by steno verify.",
-		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --as-of 12",
+			"by the hash in their line, and one whose bytes were changed is found by steno verify.\n\n" +
+			"--serve nats answers a program that runs again from the record, on a server of its own, whose address and password\n" +
+			"it prints as a NATS context. Calls get recorded results by their id, or by order where their ids are new. Whatever the\n" +
+			"record does not have is replay_divergence, with both sides, and makes exit 9 when SIGTERM ends it; no tool is ever called.",
+		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --as-of 12\n  steno replay demo --serve nats",
 		Args:    exactly("SESSION"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkAsOf(c, asOf); err != nil {
@@ -52,11 +57,17 @@ func (a *app) replayCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if serve != "" {
+				return a.serveRecording(c.Context(), store, id, asOf, serve, listen)
+			}
 			return a.replay(c.Context(), store, id, asOf, lenient, trusted)
 		},
 	}
 	c.Flags().BoolVar(&trusted, "trusted", false, trustedHelp)
 	asOfFlag(c, &asOf)
+	c.Flags().StringVar(&serve, "serve", "", "nats: answer a program that runs again from the record, and never call a tool")
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "with --serve: HOST:PORT to listen on")
+	a.redactFlag(c)
 	c.Flags().BoolVar(&lenient, "lenient", false, "go on behind damage")
 	return c
 }
@@ -121,4 +132,51 @@ func (a *app) printReplay(v replayView) error {
 		rows = append(rows, []string{f.Severity, fmt.Sprintf("%06d.jsonl line %d: %s %s", f.Segment, f.Line, f.Kind, f.Reason)})
 	}
 	return a.table(nil, rows)
+}
+
+// serveRecording answers from a session's record until a signal comes.
+func (a *app) serveRecording(ctx context.Context, store *journal.Files, id string, asOf uint64, how, listen string) (err error) {
+	switch {
+	case how != "nats":
+		return usage("--serve is nats; got %q", how)
+	case a.nats != "":
+		return usage("--serve has a server of its own, where no executor can get a call; leave --nats out")
+	}
+	redact, err := a.redactor(store)
+	if err != nil {
+		return err
+	}
+	r, err := executor.OpenRecording(ctx, store, id, asOf, redact)
+	if err != nil {
+		return err
+	}
+	o, err := listening(listen)
+	if err != nil {
+		return err
+	}
+	server, nc, err := startServer(o)
+	if err != nil {
+		return err
+	}
+	defer func() { nc.Close(); server.Shutdown(); server.WaitForShutdown() }()
+	stop, err := r.Serve(nc, "")
+	if err != nil {
+		return err
+	}
+	if err := nc.Flush(); err != nil {
+		return schema.Errorf(schema.Unavailable, "the embedded NATS server does not answer").Cause(err)
+	}
+	if err := a.json(natsContext{Description: "steno replay " + id, URL: clientURL(server), User: o.Username, Password: o.Password}); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.err, "answers from the record of %s; a signal ends it\n", id)
+	<-ctx.Done()
+	if err := stop(); err != nil {
+		return err
+	}
+	if n := r.Diverged(); n > 0 {
+		return schema.Errorf(schema.ReplayDivergence, "what was asked for was not in the record, %s", many(n, "time")).With("session", id).
+			With("next", "look at the errors that the program got: they show both sides")
+	}
+	return nil
 }

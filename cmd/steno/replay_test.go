@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -37,6 +38,45 @@ func TestS10ReplayAsOf(t *testing.T) {
 	}{{fmt.Sprint(seen + 1), 3}, {"0", 2}, {"-1", 2}} {
 		if out, errOut, code := steno(t, dir, "replay", "epochs", "--as-of", c.asOf, "-o", "json"); code != c.want || out != "" {
 			t.Errorf("as of %s: exit %d, %.200s %s", c.asOf, code, out, errOut)
+		}
+	}
+}
+
+// The same command gets the recorded answer, and whatever else it asks for an
+// error; the tools are not there any more.
+func TestS10ReplayServesTheRecord(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, "work"), 0o700))
+	must(t, os.WriteFile(filepath.Join(dir, "work", "file"), []byte("hello"), 0o600))
+	good(t, dir, "run", os.DevNull, "--session", "s1", "--workspace", "work")
+	said := good(t, dir, "call", "read", "--session", "s1", "--call-id", "a", "--args", `{"path":"file"}`, "-o", "json")
+	must(t, os.RemoveAll(filepath.Join(dir, "work")))
+	p := launch(t, dir, "replay", "s1", "--serve", "nats")
+	p.says("}\n")
+	file := filepath.Join(dir, "recording.json")
+	must(t, os.WriteFile(file, []byte(p.out.String()), 0o600))
+	head := good(t, dir, "head", "s1")
+	again := good(t, dir, "call", "read", "--session", "s1", "--call-id", "a", "--args", `{"path":"file"}`, "-o", "json", "--nats", file)
+	if again != said {
+		t.Errorf("it says %s\nand said %s", again, said)
+	}
+	for _, args := range [][]string{{"--call-id", "a", "--args", `{"path":"other"}`}, {"--call-id", "b", "--args", `{"path":"file"}`}} {
+		out, errOut, code := steno(t, dir, append([]string{"call", "read", "--session", "s1", "--nats", file}, args...)...)
+		if code == 0 || !strings.Contains(out+errOut, "replay_divergence") {
+			t.Errorf("call %q: exit %d, %s%s", args, code, out, errOut)
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.exit(); code != 9 || !strings.Contains(p.err.String(), "replay_divergence") {
+		t.Errorf("it ends with %d, %s", code, p.err.String())
+	}
+	if good(t, dir, "head", "s1") != head {
+		t.Error("the session has changed")
+	}
+	for args, want := range map[string]int{"s1 --serve http": 2, "s1 --serve nats --nats nats://127.0.0.1:1": 2, "s1 --serve nats --as-of 99": 3, "none --serve nats": 3} {
+		if out, errOut, code := steno(t, dir, append([]string{"replay"}, strings.Fields(args)...)...); code != want || out != "" {
+			t.Errorf("replay %s: exit %d, %s%s", args, code, out, errOut)
 		}
 	}
 }
