@@ -104,6 +104,16 @@ func (c *Client) Posture(ctx context.Context, req PostureRequest) (a PostureAnsw
 	return a, c.ask(ctx, "session.posture", req, &a)
 }
 
+// Calls lists calls of a session, from its log.
+func (c *Client) Calls(ctx context.Context, req CallsRequest) (a CallsAnswer, err error) {
+	return a, c.ask(ctx, "calls.list", req, &a)
+}
+
+// LookAtCall gives what is recorded of a call. NotFound: there is none.
+func (c *Client) LookAtCall(ctx context.Context, req CallRequest) (a CallAnswer, err error) {
+	return a, c.ask(ctx, "calls.get", req, &a)
+}
+
 // Release asks a holder to let go of a session, and returns once it has, so
 // that the next writer gets it. Unavailable: the holder is not there, or does
 // not listen on this server. Backpressure: calls of the session are on their

@@ -183,7 +183,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"session-fork": "steno.v1.session.fork", "session-resume": "steno.v1.session.resume", "to-resume": "steno.v1.to." + n.holder + ".resume.*", "session-phase": "steno.v1.session.phase", "to-phase": "steno.v1.to." + n.holder + ".phase.*",
 		"session-posture": "steno.v1.session.posture", "to-posture": "steno.v1.to." + n.holder + ".posture.*",
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
-		"calls-wait": "steno.v1.calls.wait", "calls-cancel": "steno.v1.calls.cancel", "calls-resolve": "steno.v1.calls.resolve",
+		"calls-wait": "steno.v1.calls.wait", "calls-list": "steno.v1.calls.list", "calls-get": "steno.v1.calls.get", "calls-cancel": "steno.v1.calls.cancel", "calls-resolve": "steno.v1.calls.resolve",
 		"to-result": "steno.v1.to." + n.holder + ".result.*", "to-wait": "steno.v1.to." + n.holder + ".wait.*", "to-cancel": "steno.v1.to." + n.holder + ".cancel.*", "to-resolve": "steno.v1.to." + n.holder + ".resolve.*",
 		"approval-list": "steno.v1.approval.list", "approval-answer": "steno.v1.approval.answer", "to-approve": "steno.v1.to." + n.holder + ".approve.*",
 		"lease-list": "steno.v1.lease.list", "lease-get": "steno.v1.lease.get", "to-release": "steno.v1.to." + n.holder + ".release.*",
@@ -192,7 +192,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 32 {
+	if len(info.Endpoints) != 34 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 
@@ -219,6 +219,10 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		{"session-phase", "steno.v1.session.phase", `{"session":"nobody","phase":"editing"}`, 404},
 		{"session-posture", "steno.v1.session.posture", `{"session":"s1","mode":"auto","by":"ann","reason":"a test"}`, 0},
 		{"session-posture", "steno.v1.session.posture", `{"session":"nobody","mode":"auto","by":"ann","reason":"a test"}`, 404},
+		{"calls-list", "steno.v1.calls.list", `{"session":"s1","open":false,"after":1,"limit":1}`, 0},
+		{"calls-list", "steno.v1.calls.list", `{"session":"nobody"}`, 404},
+		{"calls-get", "steno.v1.calls.get", `{"session":"s1","call_id":"c1"}`, 0},
+		{"calls-get", "steno.v1.calls.get", `{"session":"s1","call_id":"none"}`, 404},
 		{"approval-list", "steno.v1.approval.list", `{"limit":10}`, 0},
 		{"approval-list", "steno.v1.approval.list", `{"session":"nobody"}`, 404},
 		{"approval-answer", "steno.v1.approval.answer", `{"session":"s1","call_id":"c1","approval_id":"a1","decision":"allow"}`, 404}, // it never waited
@@ -244,7 +248,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			if code != "" || msg.Header.Get("Steno-Executor") != n.holder {
 				t.Errorf("%s: the headers are %v", step.body, msg.Header)
 			}
-			if aboutHead := step.endpoint != "session-list" && step.endpoint != "approval-list" && !strings.HasPrefix(step.endpoint, "lease-"); aboutHead && (msg.Header.Get("Steno-Session") != "s1" || strings.Count(msg.Header.Get("Steno-Head"), ".") != 2) {
+			if aboutHead := step.endpoint != "session-list" && step.endpoint != "approval-list" && step.endpoint != "calls-list" && step.endpoint != "calls-get" && !strings.HasPrefix(step.endpoint, "lease-"); aboutHead && (msg.Header.Get("Steno-Session") != "s1" || strings.Count(msg.Header.Get("Steno-Head"), ".") != 2) {
 				t.Errorf("%s: the headers are %v", step.body, msg.Header)
 			}
 			continue

@@ -84,7 +84,7 @@ func (x *Executor) serve() error {
 		return unavailable("the service cannot be registered", err)
 	}
 	x.service = svc
-	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, lateEndpoints, sessionEndpoints, appendEndpoints, resumeEndpoints, leaseEndpoints, approvalEndpoints) {
+	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, callsEndpoints, lateEndpoints, sessionEndpoints, appendEndpoints, resumeEndpoints, leaseEndpoints, approvalEndpoints) {
 		opts := []micro.EndpointOpt{micro.WithEndpointMetadata(map[string]string{"request": e.request, "answer": e.answer, "errors": errorSchema})}
 		if e.direct {
 			opts = append(opts, micro.WithEndpointSubject(x.to()+e.subject), micro.WithEndpointQueueGroupDisabled())

@@ -19,7 +19,7 @@ import (
 
 func (a *app) callsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "calls", Short: "list, show, wait for, cancel and settle the calls of a session",
-		Long: "ls, show and wait read the files of the store and need nobody who serves. cancel and resolve go to the process\n" +
+		Long: "ls, show and wait read the files of the store and need nobody who serves; with --nats they ask there. cancel and resolve go to the process\n" +
 			"that holds the session; if nobody does, they take it, which settles what a dead process left.",
 		Example: "  steno calls ls demo --open\n  steno calls show demo call-8\n  steno calls resolve demo call-8 --succeeded --reason 'the mail is there'"}
 	c.AddCommand(a.callsLsCommand(), a.callsShowCommand(), a.callsWaitCommand(), a.callsCancelCommand(), a.callsResolveCommand())
@@ -31,85 +31,84 @@ func (a *app) callsLsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls SESSION", Short: "list the calls of a session; --open: those without a final result",
 		Example: "  steno calls ls demo\n  steno calls ls demo --open -o jsonl", Args: exactly("SESSION"),
-		RunE: a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
-			st, damage, err := callsOf(ctx, store, args[0], nil)
+		RunE: func(c *cobra.Command, args []string) error {
+			l := listing{a: a, head: []string{"CALL", "TOOL", "STATE", "ATTEMPT", "BY", "TOOK"}}
+			var damage error
+			page := func(p executor.CallsAnswer) error {
+				if p.Damage != nil {
+					damage = p.Damage.Err()
+				}
+				for _, r := range p.Calls {
+					if err := l.add(r, func() []string { return callCells(r) }); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			err := a.looksAt(c, args, func(ctx context.Context, store *journal.Files) error {
+				all, err := executor.Calls(ctx, store, executor.CallsRequest{Session: args[0], Open: open})
+				if err != nil {
+					return err
+				}
+				return page(all)
+			}, func(ctx context.Context, client *executor.Client) error {
+				for req := (executor.CallsRequest{Session: args[0], Open: open, Limit: 1000}); ; {
+					p, err := client.Calls(ctx, req)
+					if err == nil {
+						err = page(p)
+					}
+					if err != nil || !p.More {
+						return err
+					}
+					req.After = p.Calls[len(p.Calls)-1].Seq
+				}
+			})
 			if err != nil {
 				return err
 			}
-			l := listing{a: a, head: []string{"CALL", "TOOL", "STATE", "ATTEMPT", "BY", "TOOK"}}
-			for _, c := range st.Calls {
-				r := rowOf(c)
-				if open && !r.Open {
-					continue
-				}
-				if err := l.add(r, r.cells); err != nil {
-					return err
-				}
-			}
 			return errors.Join(l.end(), damage)
-		}),
+		},
 	}
 	c.Flags().BoolVar(&open, "open", false, "only calls without a result, or with one that leaves open what became of them")
 	return c
 }
 
-// callsOf folds a session, and shows every event to see, unless that is nil.
-// damage is what it met on the way; the calls that can be read are there all
-// the same.
-func callsOf(ctx context.Context, store journal.Store, id string, see func(journal.Item)) (st *replay.State, damage, err error) {
-	st = replay.New()
-	scan := journal.NewScan(store, id, journal.ScanOptions{State: st})
-	for it, err := range scan.Items(ctx) {
-		if err != nil {
-			return nil, nil, err
-		}
-		if it.Event != nil && see != nil {
-			see(it)
-		}
+// looksAt reads the files of the store, or asks whoever serves on --nats.
+func (a *app) looksAt(c *cobra.Command, args []string, files func(context.Context, *journal.Files) error, remote func(context.Context, *executor.Client) error) error {
+	if a.nats == "" {
+		return a.onSession(func(ctx context.Context, store *journal.Files, _ []string) error { return files(ctx, store) })(c, args)
 	}
-	if scan.FirstError != nil {
-		damage = scan.FirstError.Err(id)
+	if err := schema.CheckSession(args[0]); err != nil {
+		return err
 	}
-	return st, damage, nil
+	nc, err := a.connect(c.Context())
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	if err := a.someoneServes(c.Context(), nc); err != nil {
+		return err
+	}
+	client, err := executor.NewClient(nc, "")
+	if err != nil {
+		return err
+	}
+	return remote(c.Context(), client)
 }
 
-// A callRow is a call in short. State is the kind of its error where it has
-// one; waiting says that a person is asked.
-type callRow struct {
-	CallID  string `json:"call_id"`
-	Tool    string `json:"tool"`
-	State   string `json:"state"`
-	Open    bool   `json:"open"` // no result, or one that may be settled
-	Attempt uint64 `json:"attempt"`
-	By      string `json:"by,omitzero"` // who decided last
-	Seq     uint64 `json:"seq"`
-	TookUS  uint64 `json:"duration_us,omitzero"`
+// connect is for those who ask whoever serves: on --nats, or on this store; nil
+// where nobody does.
+func (a *app) connect(ctx context.Context) (*nats.Conn, error) {
+	if a.nats != "" {
+		return dial(a.nats)
+	}
+	return a.throughServe(ctx)
 }
 
-func rowOf(c *replay.Call) callRow {
-	r := callRow{CallID: c.ID, Tool: c.Name, State: string(c.State), Open: c.Result == nil || c.Result.Open(), Seq: c.Seq}
-	if n := len(c.Attempts); n > 0 {
-		r.Attempt = c.Attempts[n-1].Attempt
-	}
-	if n := len(c.Decisions); n > 0 {
-		r.By = c.Decisions[n-1].By
-	}
-	switch {
-	case c.Waiting != nil:
-		r.State = "waiting"
-	case c.Result != nil:
-		r.TookUS = c.Result.Duration
-		if c.Result.Kind != "" {
-			r.State = string(c.Result.Kind)
-		}
-	}
-	return r
-}
-
-func (r callRow) cells() []string {
+func callCells(r executor.CallInfo) []string {
 	took := ""
-	if r.TookUS > 0 {
-		took = (time.Duration(r.TookUS) * time.Microsecond).Round(10 * time.Microsecond).String()
+	if r.Duration > 0 {
+		took = (time.Duration(r.Duration) * time.Microsecond).Round(10 * time.Microsecond).String()
 	}
 	state := r.State
 	if r.Open {
@@ -122,75 +121,59 @@ func (a *app) callsShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show SESSION CALL", Short: "show all that is recorded of a call, and what can be done about it",
 		Example: "  steno calls show demo call-8\n  steno calls show demo call-8 -o jsonl | jq .type", Args: exactly("SESSION", "CALL"),
-		RunE: a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
-			return a.showCall(ctx, store, args[0], args[1])
-		}),
+		RunE: func(c *cobra.Command, args []string) error {
+			v, err := a.lookAtCall(c, args)
+			if err != nil {
+				return err
+			}
+			return a.showCall(v)
+		},
 	}
 }
 
-func (a *app) showCall(ctx context.Context, store journal.Store, session, id string) error {
-	var lines []jsontext.Value
-	var events []*schema.Event
-	st, damage, err := callsOf(ctx, store, session, func(it journal.Item) {
-		if callIDOf(it.Event) == id {
-			e := *it.Event
-			e.Data = jsontext.Value(e.Data).Clone()
-			events, lines = append(events, &e), append(lines, jsontext.Value(it.Line).Clone())
-		}
-	})
-	if err != nil {
+func (a *app) lookAtCall(c *cobra.Command, args []string) (v executor.CallAnswer, err error) {
+	err = a.looksAt(c, args, func(ctx context.Context, store *journal.Files) (err error) {
+		v, err = executor.LookAtCall(ctx, store, args[0], args[1])
 		return err
-	}
-	c := st.Call(id)
-	if c == nil {
-		return errors.Join(noCall(session, id), damage)
-	}
-	next := a.here(nextOf(session, c))
+	}, func(ctx context.Context, client *executor.Client) (err error) {
+		v, err = client.LookAtCall(ctx, executor.CallRequest{Session: args[0], CallID: args[1]})
+		return err
+	})
+	v.Next = a.here(v.Next)
+	return v, err
+}
+
+func (a *app) showCall(v executor.CallAnswer) (err error) {
 	switch a.format {
 	case "jsonl":
-		for _, line := range lines {
+		for _, line := range v.Events {
 			if _, err := a.out.Write(append(line, '\n')); err != nil {
 				return err
 			}
 		}
 	case "json":
-		err = a.json(struct {
-			Session string           `json:"session"`
-			Open    bool             `json:"open"`
-			Call    *replay.Call     `json:"call"`
-			Events  []jsontext.Value `json:"events"`
-			Next    string           `json:"next,omitzero"`
-		}{session, rowOf(c).Open, c, lines, next})
+		err = a.json(v)
 	default:
-		rows := make([][]string, len(events))
-		for i, e := range events {
-			rows[i] = []string{fmt.Sprint(e.Seq), e.Time.UTC().Format("2006-01-02 15:04:05.000"), e.Type, about(e)}
+		var rows [][]string
+		for _, line := range v.Events {
+			e := new(schema.Event)
+			if err := e.Decode(line); err != nil {
+				return err
+			}
+			rows = append(rows, []string{fmt.Sprint(e.Seq), e.Time.UTC().Format("2006-01-02 15:04:05.000"), e.Type, about(e)})
 		}
-		if next != "" {
-			rows = append(rows, []string{"", "", "next", next})
+		for _, seq := range v.LeftOut {
+			rows = append(rows, []string{fmt.Sprint(seq), "", "", "too large for an answer; it is in the log"})
+		}
+		if v.Next != "" {
+			rows = append(rows, []string{"", "", "next", v.Next})
 		}
 		err = a.table([]string{"SEQ", "TIME (UTC)", "TYPE", "WHAT"}, rows)
 	}
-	return errors.Join(err, damage)
-}
-
-func noCall(session, id string) error {
-	return schema.Errorf(schema.NotFound, "session %s has no call %s", session, id).With("session", session).With("call_id", id).
-		With("next", "look which there are; run: steno calls ls "+session)
-}
-
-// nextOf is what can be done about a call; "" where nothing is open.
-func nextOf(session string, c *replay.Call) string {
-	call := session + " " + shellWord(c.ID)
-	switch {
-	case c.Result == nil && c.State == replay.Unknown:
-		return "it runs, or its executor is dead: the next call of the session settles it then; run: steno lease show " + session
-	case c.Result == nil:
-		return "it waits for its turn; run: steno calls wait " + call
-	case c.Result.Open():
-		return "look whether the tool took effect, then run: steno calls resolve " + call + " with --succeeded, --failed or --retry"
+	if v.Damage != nil {
+		err = errors.Join(err, v.Damage.Err())
 	}
-	return ""
+	return err
 }
 
 func (a *app) callsWaitCommand() *cobra.Command {
@@ -222,11 +205,7 @@ func (a *app) waitForCall(ctx context.Context, session, id string, timeout time.
 		wait, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	connect := a.throughServe
-	if a.nats != "" {
-		connect = func(context.Context) (*nats.Conn, error) { return dial(a.nats) }
-	}
-	nc, err := connect(ctx)
+	nc, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -264,13 +243,16 @@ func (a *app) readResult(ctx context.Context, session, id string) (data jsontext
 	defer store.Close()
 	for {
 		began := time.Now()
-		_, _, err := callsOf(ctx, store, session, func(it journal.Item) {
-			if it.Event.Type == schema.TypeToolResult && !it.Tentative && callIDOf(it.Event) == id {
+		for it, err := range journal.NewScan(store, session, journal.ScanOptions{State: replay.NewChecker()}).Items(ctx) {
+			if err != nil {
+				return nil, err
+			}
+			if it.Event != nil && it.Event.Type == schema.TypeToolResult && !it.Tentative && callIDOf(it.Event) == id {
 				data = jsontext.Value(it.Event.Data).Clone() // the last one counts
 			}
-		})
-		if err != nil || data != nil {
-			return data, err
+		}
+		if data != nil {
+			return data, nil
 		}
 		select {
 		case <-time.After(max(waitPause, 4*time.Since(began))):

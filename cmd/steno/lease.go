@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"steno/executor"
@@ -195,11 +194,7 @@ func (a *app) ask(ctx context.Context, holder string, req executor.ReleaseReques
 			With("session", req.Session).With("holder", holder).
 			With("next", "wait until that process has ended, or end it with SIGTERM; run: steno lease show "+req.Session).Cause(cause)
 	}
-	connect := a.throughServe
-	if a.nats != "" {
-		connect = func(context.Context) (*nats.Conn, error) { return dial(a.nats) }
-	}
-	nc, err := connect(ctx)
+	nc, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}

@@ -272,6 +272,25 @@ func TestRunSaysThatItsServeIsGoneAndGoesOnWithTheNext(t *testing.T) {
 }
 
 // An agent may make calls and not answer what is asked about them.
+// A person without the files looks at calls by way of the server.
+func TestCallsAreLookedAtFromElsewhere(t *testing.T) {
+	t.Parallel()
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	serving(t, dir)
+	context := filepath.Join(dir, ".steno", "nats", "context.json")
+	must(t, os.WriteFile(filepath.Join(dir, "calls"), []byte(`{"call_id":"c1","name":"list"}`+"\n"), 0o600))
+	good(t, dir, "run", "calls", "--session", "s1")
+	for _, args := range [][]string{{"ls", "s1"}, {"ls", "s1", "-o", "json"}, {"ls", "s1", "--open"}, {"show", "s1", "c1"}, {"show", "s1", "c1", "-o", "jsonl"}, {"show", "s1", "c1", "-o", "json"}} {
+		args = append([]string{"calls"}, args...)
+		if here, there := good(t, dir, args...), good(t, elsewhere, append(args, "--nats", context)...); here != there || here == "" {
+			t.Errorf("%q: the files give %s, the server %s", args, here, there)
+		}
+	}
+	if _, errOut, code := steno(t, elsewhere, "calls", "show", "s1", "c2", "--nats", context); code != 3 {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+}
+
 // An executor on somebody else's server says when that is gone, and ends in good
 // order all the same.
 func TestServeOnAServerThatIsGone(t *testing.T) {
