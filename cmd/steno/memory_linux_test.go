@@ -114,14 +114,17 @@ func TestAListOfManySessionsNeedsLittleMemory(t *testing.T) {
 	}
 	for _, args := range [][]string{{"session", "ls"}, {"session", "ls", "--ids"}, {"lease", "ls"}} {
 		lines := strings.Split(strings.TrimSuffix(small(t, dir, args...), "\n"), "\n")
-		if !strings.HasPrefix(lines[0], "SESSION") {
-			t.Errorf("steno %q begins with %q", args, lines[0])
+		if args[len(args)-1] != "--ids" { // which is for loops, and has no heading
+			if !strings.HasPrefix(lines[0], "SESSION") {
+				t.Errorf("steno %q begins with %q", args, lines[0])
+			}
+			lines = lines[1:]
 		}
-		for i, line := range lines[1:] {
-			lines[i+1], _, _ = strings.Cut(line, " ")
+		for i, line := range lines {
+			lines[i], _, _ = strings.Cut(line, " ")
 		}
-		if !slices.Equal(lines[1:], want) {
-			t.Errorf("steno %q gives %d sessions, or in another order", args, len(lines)-1)
+		if !slices.Equal(lines, want) {
+			t.Errorf("steno %q gives %d sessions, or in another order", args, len(lines))
 		}
 	}
 	var rows []struct{ Session string }
