@@ -55,9 +55,6 @@ func impure(t *testing.T, name string, src any) (found []string) {
 	return found
 }
 
-// errno is a number for an error, which may be looked for in a cause.
-var errno = regexp.MustCompile("^E[A-Z]+$")
-
 // A fold that looked at the clock or the world could not be repeated, and the
 // line's own package is under it.
 func TestTheFoldIsPure(t *testing.T) {
@@ -84,10 +81,10 @@ func TestTheFoldIsPure(t *testing.T) {
 
 func TestTheRuleAgainstImpurityNoticesIt(t *testing.T) {
 	src := `package p
-import ("os"; "time"; "math/rand/v2"; "net/http"; "syscall")
-var x, y, z = time.Now().Add(time.Second), syscall.EMFILE, syscall.Getpid
+import ("os"; "time"; "math/rand/v2"; "net/http")
+var x = time.Now().Add(time.Second)
 `
-	if found := strings.Join(impure(t, "p.go", src), " "); found != "os math/rand/v2 net/http time.Now syscall.Getpid" {
+	if found := strings.Join(impure(t, "p.go", src), " "); found != "os math/rand/v2 net/http time.Now" {
 		t.Errorf("found only %s", found)
 	}
 	if found := impure(t, "p.go", "package p\nimport \"syscall\"\nvar x, y = syscall.ENFILE, syscall.Getpid()\n"); strings.Join(found, " ") != "syscall.Getpid" {
