@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"runtime"
@@ -192,7 +193,7 @@ func around(cmd *exec.Cmd, c command, call *Invocation, p *pipes, temp string) (
 		return nil, schema.Errorf(schema.BashDisabled, "whether commands can be confined cannot be found out now").
 			With("next", "try again later: the machine is short of something").Cause(err)
 	}
-	call.tellWalls(confinement(c.how, bounds{}))
+	call.tellWalls(w, c.how)
 	if w.why != nil || call.bare {
 		if c.how.as != nil || c.how.Writable != nil {
 			return nil, notSo(w.why)
@@ -373,11 +374,17 @@ func version(release string) (major, minor int) {
 	return major, minor
 }
 
-var wallsTold sync.Once
-
-// tellWalls says once in the log of operators what is around commands.
-func (call *Invocation) tellWalls(what string) {
-	if call.log != nil {
-		wallsTold.Do(func() { call.log.Info("commands are confined", "by", what) })
+// tellWalls says once in the log of an executor what is around commands.
+func (call *Invocation) tellWalls(w walls, how Commands) {
+	if call.of == nil {
+		return
 	}
+	x := call.of.x
+	x.wallsTold.Do(func() {
+		level := slog.LevelInfo
+		if w.why != nil {
+			level = slog.LevelWarn
+		}
+		x.log.Log(x.ctx, level, "commands are confined", "by", confinement(how, bounds{}))
+	})
 }

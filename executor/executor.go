@@ -140,11 +140,13 @@ type Executor struct {
 	outgoing chan outgoing // what is to be sent
 	load     load          // of that
 	herald   sync.Once     // begins to send it
-	live     chan outgoing // what is only ever live, and may be shed
-	relay    sync.Once     // begins to send that
-	hush     chan struct{} // closed when no more is to come
-	hushed   chan struct{} // closed when all is sent
-	uses     atomic.Uint64 // ends of uses of sessions, which give them their order
+	// wallsTold says once what is around commands.
+	wallsTold sync.Once
+	live      chan outgoing // what is only ever live, and may be shed
+	relay     sync.Once     // begins to send that
+	hush      chan struct{} // closed when no more is to come
+	hushed    chan struct{} // closed when all is sent
+	uses      atomic.Uint64 // ends of uses of sessions, which give them their order
 
 	// Guards the rest; never held during I/O. What each call needs takes it for
 	// reading, since callers that wait for each other in turn stand still while
