@@ -34,6 +34,7 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 	var reason, approval string
 	var grant bool
 	var until time.Duration
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: decision + " SESSION CALL", Short: short, Args: exactly("SESSION", "CALL"),
 		Long:    "The first answer to a question counts; the same one again changes nothing. What was asked, and about which\narguments, is looked up first and named in the answer: a call that asks something else by then stays as it is.",
@@ -52,10 +53,14 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 					req.Grant.Until = time.Now().Add(until)
 				}
 			}
+			if *dryRun {
+				return a.planAnswer(c, words, req)
+			}
 			return a.answerApproval(c.Context(), req)
 		},
 	}
 	a.ownFlags(c)
+	dryRun = dryRunFlag(c)
 	c.Flags().StringVar(&reason, "reason", "", "why; it is recorded, and of a denial the agent is told")
 	c.Flags().StringVar(&approval, "approval", "", "the id of the question, of approvals ls (default: the one that is open)")
 	if decision == "allow" {
@@ -103,6 +108,11 @@ func (a *app) listApprovals(ctx context.Context, store *journal.Files, session s
 	return l.end()
 }
 
+func notWaiting(session, call string) error {
+	return schema.Errorf(schema.NotFound, "call %s of session %s does not wait for an answer", inert(call), session).
+		With("session", session).With("call_id", call).With("next", "see what waits: steno approvals ls")
+}
+
 // answerApproval answers the question that is open about a call. The arguments
 // that the person has seen go along.
 func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (err error) {
@@ -134,8 +144,7 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 		if req.ApprovalID != "" { // the person names what they have seen
 			i = -1
 		} else if i < 0 {
-			return schema.Errorf(schema.NotFound, "call %s of session %s does not wait for an answer", inert(call), session).
-				With("session", session).With("call_id", call).With("next", "see what waits: steno approvals ls")
+			return notWaiting(session, call)
 		}
 		if i >= 0 {
 			q := list.Approvals[i]

@@ -275,6 +275,7 @@ func callIDOf(e *schema.Event) string {
 
 func (a *app) callsCancelCommand() *cobra.Command {
 	var reason string
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: "cancel SESSION CALL", Short: "stop a call, and print the result that it has then",
 		Long: "cancel tells the tool of a call to stop, and records who did it, and why. What the tool had done by then is its\n" +
@@ -282,12 +283,16 @@ func (a *app) callsCancelCommand() *cobra.Command {
 			"A call that has a result keeps it.",
 		Example: "  steno calls cancel demo call-9 --reason 'the wrong branch'", Args: exactly("SESSION", "CALL"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if *dryRun {
+				return a.planCancel(c, args)
+			}
 			return a.onCall(c.Context(), args, func(ctx context.Context, client *executor.Client) (executor.Answer, error) {
 				return client.Cancel(ctx, executor.CancelRequest{Session: args[0], CallID: args[1], By: byUser(), Reason: reason})
 			})
 		},
 	}
 	a.ownFlags(c)
+	dryRun = dryRunFlag(c)
 	c.Flags().StringVar(&reason, "reason", "", "why; it goes into the log")
 	return c
 }
@@ -295,6 +300,7 @@ func (a *app) callsCancelCommand() *cobra.Command {
 func (a *app) callsResolveCommand() *cobra.Command {
 	var retry, succeeded, failed bool
 	var reason, output string
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: "resolve SESSION CALL --succeeded|--failed|--retry --reason WHY", Short: "settle what became of a call whose outcome is open",
 		Long: "resolve records a person's decision about a call that was interrupted, ran out of time or was cancelled: that it took\n" +
@@ -321,12 +327,16 @@ func (a *app) callsResolveCommand() *cobra.Command {
 			case retry && output != "":
 				return usage("--output goes with --succeeded or --failed; a retry has the output of the tool")
 			}
+			if *dryRun {
+				return a.planResolve(c, args, as, reason)
+			}
 			return a.onCall(c.Context(), args, func(ctx context.Context, client *executor.Client) (executor.Answer, error) {
 				return client.Resolve(ctx, executor.ResolveRequest{Session: args[0], CallID: args[1], As: as, Output: output, By: byUser(), Reason: reason})
 			})
 		},
 	}
 	a.ownFlags(c)
+	dryRun = dryRunFlag(c)
 	f := c.Flags()
 	f.BoolVar(&retry, "retry", false, "run the tool once more, also one that is not repeatable")
 	f.BoolVar(&succeeded, "succeeded", false, "the call took effect")

@@ -146,23 +146,28 @@ const releaseWait = 5 * time.Second
 
 func (a *app) releaseCommand() *cobra.Command {
 	var reason string
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: "release SESSION", Short: "ask the holder of a session to let go of it",
 		Long: "release asks the process that holds a session to write down that it lets go, and to give the lease back.\n" +
 			"It goes through the serve on this store, or the server of --nats. Calls that run keep their session until they end.",
 		Example: "  steno lease release demo --reason 'another process is to have it'", Args: exactly("SESSION"),
 		RunE: a.onStore(func(ctx context.Context, store *journal.Files, args []string) error {
-			return a.release(ctx, store, args[0], reason)
+			return a.release(ctx, store, args[0], reason, *dryRun)
 		}),
 	}
 	c.Flags().StringVar(&reason, "reason", "", "goes into the log")
+	dryRun = dryRunFlag(c)
 	return c
 }
 
-func (a *app) release(ctx context.Context, store *journal.Files, session, reason string) error {
+func (a *app) release(ctx context.Context, store *journal.Files, session, reason string, dryRun bool) error {
 	st, err := a.observe(ctx, store, session)
 	if err != nil {
 		return err
+	}
+	if dryRun && st.State == lease.Active {
+		return a.plan(session, "", "ask process %d, holder %s, to let go of it", st.Holder.PID, st.Holder.ID)
 	}
 	if st.State == lease.Active {
 		why := "asked for by " + byUser()
@@ -217,6 +222,7 @@ func (a *app) ask(ctx context.Context, holder string, req executor.ReleaseReques
 
 func (a *app) forceCommand() *cobra.Command {
 	var reason string
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: "force SESSION --reason WHY", Short: "take a session from a holder that does not beat",
 		Long: "force takes a session whose lease is ambiguous, writes who did it, why, and what was seen into the log, and releases\n" +
@@ -228,14 +234,15 @@ func (a *app) forceCommand() *cobra.Command {
 			if strings.TrimSpace(reason) == "" {
 				return usage("--reason is missing").With("next", "say why: steno lease force SESSION --reason WHY")
 			}
-			return a.force(ctx, store, args[0], reason)
+			return a.force(ctx, store, args[0], reason, *dryRun)
 		}),
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why; it goes into the log")
+	dryRun = dryRunFlag(c)
 	return c
 }
 
-func (a *app) force(ctx context.Context, store *journal.Files, session, reason string) error {
+func (a *app) force(ctx context.Context, store *journal.Files, session, reason string, dryRun bool) error {
 	st, err := a.observe(ctx, store, session)
 	if err != nil {
 		return err
@@ -245,6 +252,9 @@ func (a *app) force(ctx context.Context, store *journal.Files, session, reason s
 		return st.Err(session)
 	case lease.Available: // there is nobody to take it from
 		return a.showLease(session, st)
+	}
+	if dryRun {
+		return a.plan(session, "", "take it in epoch %d, though %s, and release it, by %s: %s", st.Epoch+1, st.Observed(), byUser(), reason)
 	}
 	j, err := journal.Open(ctx, store, session, journal.Options{
 		Holder:   lease.Self("steno " + executor.Version + " lease force"),
