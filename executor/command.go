@@ -58,9 +58,10 @@ func (c command) once(ctx context.Context, call *Invocation) (ran, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
-	temp, err := c.how.tempDir()
+	temp, held, err := c.how.tempDir()
 	if temp != "" {
 		defer func() {
+			defer held.Close()
 			if err := removeTemp(temp); err != nil && call.log != nil {
 				call.log.Warn("the folder for temporary files of a command cannot be removed", "path", temp, "err", err)
 			}

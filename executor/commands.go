@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+
+	"github.com/gofrs/flock"
 
 	"steno/schema"
 )
@@ -104,17 +107,53 @@ func (c *Commands) settle() error {
 	return nil
 }
 
-// tempDir makes the folder for temporary files of one command.
-func (c *Commands) tempDir() (string, error) {
-	dir, err := os.MkdirTemp("", "steno-tmp-")
-	if err == nil && c.as != nil {
+const tempPrefix = "steno-tmp-"
+
+// tempDir makes the folder for temporary files of one command. Its lock says
+// that the command's process lives: what processes have left that were killed
+// is removed by those that come.
+func (c *Commands) tempDir() (dir string, held *flock.Flock, err error) {
+	sweepTemp()
+	for range 10 {
+		if dir, err = os.MkdirTemp("", tempPrefix); err != nil {
+			return "", nil, err
+		}
+		held = flock.New(dir, flock.SetFlag(os.O_RDONLY))
+		ok, err := held.TryLock()
+		if _, gone := os.Lstat(dir); gone == nil && (ok || err != nil) { // where nothing can be locked nothing is swept
+			break
+		}
+		// A sweep has taken it for one that was left.
+		_ = held.Close()
+		dir, held = "", nil
+	}
+	if held == nil {
+		return "", nil, errors.New("somebody removes it again and again")
+	}
+	if c.as != nil {
 		err = os.Chown(dir, int(c.as.Uid), int(c.as.Gid))
 	}
 	if err == nil {
 		dir, err = filepath.EvalSymlinks(dir) // Landlock goes by where it leads
 	}
-	return dir, err
+	return dir, held, err
 }
+
+// sweepTemp removes, once, folders that nobody holds any more. Those of others
+// cannot be, and stay.
+var sweepTemp = sync.OnceFunc(func() {
+	left, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPrefix+"*"))
+	for _, dir := range left {
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
+			continue
+		}
+		held := flock.New(dir, flock.SetFlag(os.O_RDONLY))
+		if ok, err := held.TryLock(); ok && err == nil {
+			_ = removeTemp(dir)
+		}
+		_ = held.Close()
+	}
+})
 
 // removeTemp removes it with what is in it. A command may have made folders that
 // their owner may not change.
