@@ -175,6 +175,32 @@ func (s *session) escalation(callID string) *move {
 	return moved(at.phase, at.phase, TaskEdit, callID)
 }
 
+// escalateLast escalates the task where a crash has left the success of a tool
+// that escalates as the last line, without what it changes.
+func (s *session) escalateLast() error {
+	var last *replay.Call
+	s.view(func(st *replay.State) {
+		seal := st.Epochs[len(st.Epochs)-1].Seq // ours
+		for _, c := range st.Calls[max(0, len(st.Calls)-2*maxFlights):] {
+			if c.Result != nil && c.Result.Seq+1 == seal {
+				copied := *c
+				last = &copied
+			}
+		}
+	})
+	if last == nil || !s.escalates(last.Name, last.DryRun, last.Result.OK) {
+		return nil
+	}
+	s.phases.Lock()
+	defer s.phases.Unlock()
+	m := s.escalation(last.ID)
+	if m == nil {
+		return nil
+	}
+	_, err := s.append(m.entry())
+	return err
+}
+
 // PhaseRequest moves a session to another phase: investigating, editing or
 // verifying. TaskKind also changes what its task is: edit, test_only or
 // investigate. It is the application's to say, not the model's. A session that

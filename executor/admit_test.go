@@ -292,6 +292,17 @@ func TestT6ToolsDeclareTheirPhases(t *testing.T) {
 // is escalated, once.
 func TestT7ALateSuccessEscalatesToo(t *testing.T) {
 	for what, settle := range map[string]func(t *testing.T, p *place, up executor.Tool) *node{
+		"a crash came between them": func(t *testing.T, p *place, up executor.Tool) *node {
+			j := journaltest.OpenWith(t, p.store(), "s1", journaltest.Options())
+			journaltest.Append(t, j, journaltest.Result("c1", 1, `""`))
+			j.Close()
+			n := p.node(append(classes(), up))
+			n.call("s1", "c2", "open1", `{}`)
+			n.stop()
+			n = p.node(append(classes(), up)) // and once is enough
+			n.call("s1", "c3", "open1", `{}`)
+			return n
+		},
 		"the tool is asked": func(t *testing.T, p *place, up executor.Tool) *node {
 			up.Check = func(context.Context, *executor.Invocation) (executor.Checked, error) {
 				return executor.Checked{Took: true, Result: executor.Result{OK: true}}, nil

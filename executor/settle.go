@@ -17,6 +17,9 @@ import (
 // have as they were is interrupted.
 func (s *session) settleAll() {
 	defer close(s.settled)
+	if err := s.escalateLast(); err != nil && s.sound() {
+		s.x.log.Error("a task was not escalated", "session", s.id, "kind", schema.KindOf(err), "err", err)
+	}
 	var open []replay.Call
 	s.view(func(st *replay.State) {
 		if st.Ended != nil {

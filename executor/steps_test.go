@@ -93,7 +93,7 @@ func BenchmarkSteps(b *testing.B) {
 			b.Fatal(err)
 		}
 		defer j.Close()
-		x.cfg.Tools, x.cfg.Policy = tools, p
+		x.cfg.Tools, x.cfg.Policy, x.cfg.Repeat = tools, p, RepeatGuard{Warn: 3, Refuse: 5}
 		s := &session{id: "s1", x: x, journal: j}
 		for b.Loop() {
 			policy, err := s.policy()
