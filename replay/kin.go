@@ -93,8 +93,7 @@ func Family(all []Kin) []*Branch {
 		parent.Children = append(parent.Children, b)
 	}
 	placed := map[*Branch]bool{}
-	var place func(b *Branch)
-	place = func(b *Branch) {
+	place := func(b *Branch) {
 		for todo := []*Branch{b}; len(todo) > 0; {
 			b, todo = todo[0], todo[1:]
 			placed[b] = true
