@@ -33,7 +33,7 @@ func (a *app) exportCommand() *cobra.Command {
 			case all && (x.format != "" || x.to != ""):
 				return usage("--all excludes --format and --to")
 			case x.format != "":
-				if err := x.check(c, a.format); err != nil {
+				if err := x.check(c, a); err != nil {
 					return err
 				}
 				return a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
+	"golang.org/x/mod/sumdb/note"
 
 	"steno/journal"
 	"steno/schema"
@@ -24,6 +25,9 @@ const sessionExportHelp = "With a --format it gives one session, on standard out
 	"  html       the same as one file for a browser, with the calls as bars side by side, epochs as bands and a link for\n" +
 	"             each event (#SEQ); without script, and it asks the network for nothing\n" +
 	"  jsonl      the recorded lines, as steno session show -o jsonl gives them\n" +
+	"  bundle     a tar file to hand on as evidence: the segments byte for byte, the blobs, the head (with --key as a signed\n" +
+	"             note too), what verify says, the description of the format, and two programs, in Python and for a shell, that\n" +
+	"             check all of it and need nothing of steno. The same log makes the same bytes\n" +
 	"  anthropic, openai, steno\n" +
 	"             the messages that the agent goes on with, in that provider's form: every call is answered once, directly\n" +
 	"             behind the turn that made it; where no result is recorded a synthetic answer says so. The latest\n" +
@@ -37,26 +41,36 @@ type sessionExport struct {
 	asOf    uint64
 	lenient bool
 	to      string
+	key     string // a signer's, of a bundle
 }
 
 // ownFormats are those that are no messages.
-var ownFormats = []string{"md", "html", "jsonl"}
+var ownFormats = []string{"md", "html", "jsonl", "bundle"}
 
 func (x *sessionExport) flags(c *cobra.Command) {
 	c.Flags().StringVar(&x.format, "format", "", strings.Join(ownFormats, ", ")+", anthropic, openai or steno")
 	c.Flags().StringVar(&x.to, "to", "", "the file to make; never over one that is there")
 	c.Flags().BoolVar(&x.lenient, "lenient", false, "messages: go on behind damage")
+	c.Flags().StringVar(&x.key, "key", "", "bundle: file of a signer's key; its head gets a signed note")
 	asOfFlag(c, &x.asOf)
 }
 
-func (x *sessionExport) check(c *cobra.Command, output string) error {
+func (x *sessionExport) check(c *cobra.Command, a *app) error {
 	if slices.Contains(ownFormats, x.format) {
 		if x.lenient {
 			return usage("--lenient is for messages; --format %s goes on behind damage by itself", x.format)
 		}
-		if output != "" {
+		if a.format != "" {
 			return usage("-o says how messages are given; --format %s has one form", x.format)
 		}
+	}
+	switch {
+	case x.key != "" && x.format != "bundle":
+		return usage("--key is for --format bundle")
+	case x.format == "bundle" && x.to == "" && a.onTerminal():
+		return usage("a bundle is a tar file, and nothing for a terminal").With("next", "name a file with --to")
+	case x.format == "bundle" && c.Flags().Changed("as-of"):
+		return usage("a bundle holds the whole log; --format bundle excludes --as-of")
 	}
 	return checkAsOf(c, x.asOf)
 }
@@ -65,11 +79,24 @@ func (a *app) exportSession(ctx context.Context, store *journal.Files, id string
 	switch x.format {
 	case "md":
 		return a.record(ctx, store, id, x.asOf, markdown{a.out})
+	case "bundle":
+		var signer note.Signer
+		if x.key != "" {
+			var err error
+			if signer, err = readKey(x.key); err != nil {
+				return err
+			}
+		}
+		return a.bundle(ctx, store, id, signer)
 	case "html":
 		return a.record(ctx, store, id, x.asOf, newPage(a.out))
 	case "jsonl":
 		a.format = "jsonl"
-		return a.showSession(ctx, store, id, x.asOf, false)
+		err := a.showSession(ctx, store, id, x.asOf, false)
+		if err == exitCode(schema.ExitCorrupt) {
+			err = damaged{err}
+		}
+		return err
 	}
 	return a.exportMessages(ctx, store, id, x)
 }
@@ -99,9 +126,9 @@ func (a *app) into(file string, write func() error) (err error) {
 	defer os.Remove(tmp) // its other name stays
 	b := bufio.NewWriterSize(f, 64<<10)
 	a.out = b
-	damaged := write()
-	if code := exitCode(0); damaged != nil && !errors.As(damaged, &code) && schema.KindOf(damaged).Info().Exit != schema.ExitCorrupt {
-		return errors.Join(damaged, f.Close())
+	done := write()
+	if _, whole := errors.AsType[damaged](done); done != nil && !whole {
+		return errors.Join(done, f.Close())
 	}
 	if err := errors.Join(b.Flush(), f.Sync(), f.Close()); err != nil {
 		return failed("cannot be written", err)
@@ -120,8 +147,13 @@ func (a *app) into(file string, write func() error) (err error) {
 			return failed("is made, and its name may not outlast a power cut", err)
 		}
 	}
-	return damaged
+	return done
 }
+
+// damaged is the error of a session that was given as a whole, with its damage.
+type damaged struct{ error }
+
+func (d damaged) Unwrap() error { return d.error }
 
 func existsAlready(file string) error {
 	return schema.Errorf(schema.AlreadyExists, "%s is there already", file).With("next", "name a file that is not there yet; an export is never written over")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -68,34 +69,42 @@ type headView struct {
 	Note    string `json:"note,omitzero"`
 }
 
-// head prints the head of a log that is in order: one over damage would vouch
+// headOf is the head of a log that is in order: one over damage would vouch
 // for it. What is tentative may yet turn out not to count.
-func (a *app) head(ctx context.Context, store journal.Store, id string, signer note.Signer) error {
+func headOf(ctx context.Context, store journal.Store, id string, signer note.Signer) (v headView, err error) {
 	var head schema.Head
 	for it, err := range journal.NewScan(store, id, journal.ScanOptions{Strict: true, State: replay.NewChecker()}).Items(ctx) {
 		if err != nil {
-			return err
+			return v, err
 		}
 		if it.Event != nil && !it.Tentative {
 			head = it.Event.Head()
 		}
 	}
 	if head.Seq == 0 {
-		return schema.Errorf(schema.NotFound, "session %s has no event yet", id).With("session", id)
+		return v, schema.Errorf(schema.NotFound, "session %s has no event yet", id).With("session", id)
 	}
-	v := headView{Session: id, Store: store.ID(), Head: head.String()}
-	text := v.Head + "\n"
+	v = headView{Session: id, Store: store.ID(), Head: head.String()}
 	if signer != nil {
 		b, err := note.Sign(&note.Note{Text: v.text()}, signer)
 		if err != nil {
-			return schema.Errorf(schema.Internal, "the note cannot be signed")
+			return v, schema.Errorf(schema.Internal, "the note cannot be signed")
 		}
-		v.Note, text = string(b), string(b)
+		v.Note = string(b)
+	}
+	return v, nil
+}
+
+// head prints the head of a log, or the note that signs it.
+func (a *app) head(ctx context.Context, store journal.Store, id string, signer note.Signer) error {
+	v, err := headOf(ctx, store, id, signer)
+	if err != nil {
+		return err
 	}
 	if a.format == "json" || a.format == "jsonl" {
 		return a.json(v)
 	}
-	_, err := io.WriteString(a.out, text)
+	_, err = io.WriteString(a.out, cmp.Or(v.Note, v.Head+"\n"))
 	return err
 }
 

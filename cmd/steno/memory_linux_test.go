@@ -159,6 +159,21 @@ func TestALongLogNeedsLittleMemory(t *testing.T) {
 	if out := small(t, dir, "session", "show", "s1", "-o", "jsonl"); strings.Count(out, "\n") != 4*batches*calls+2 {
 		t.Errorf("show gives %d lines", strings.Count(out, "\n"))
 	}
+	for format, of := range map[string]string{"md": "\n### #", "html": "<article ", "jsonl": "\n", "bundle": `"type":"tool_started","data":{"call_id"`} {
+		small(t, dir, "export", "s1", "--format", format, "--to", format)
+		b, err := os.ReadFile(filepath.Join(dir, format))
+		must(t, err)
+		want := 4*batches*calls + 2
+		if format == "md" {
+			want-- // the epoch has another heading
+		} else if format == "bundle" {
+			want = batches * calls
+		}
+		if n := bytes.Count(b, []byte(of)); n != want {
+			t.Errorf("as %s it has %d pieces, want %d", format, n, want)
+		}
+		must(t, os.Remove(filepath.Join(dir, format)))
+	}
 	good(t, dir, "run", os.DevNull, "--session", "s1")
 	if out := good(t, dir, "lease", "show", "s1", "-o", "json"); pick(t, out, "/epoch") != 2.0 {
 		t.Errorf("nobody went on with it: %s", out)

@@ -42,7 +42,7 @@ func (a *app) exportMessages(ctx context.Context, store journal.Store, id string
 		return err
 	}
 	if damage != nil {
-		return damage.Err(id)
+		return damaged{damage.Err(id)}
 	}
 	return nil
 }

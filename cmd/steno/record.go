@@ -79,7 +79,7 @@ func (r *record) end(l look) error {
 	if err := l.end(r); err != nil || r.damage == nil {
 		return err
 	}
-	return r.damage.Err(r.session)
+	return damaged{r.damage.Err(r.session)}
 }
 
 // survey reads the log for the first time.
