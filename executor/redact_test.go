@@ -251,6 +251,26 @@ func TestTheLogOfAProcessIsRedacted(t *testing.T) {
 	}
 }
 
+// A name is mostly told from those of secrets by its last two letters, whatever
+// their case and the dashes between them, and however short it is.
+func TestNamesOfSecretsInAllTheirForms(t *testing.T) {
+	t.Parallel()
+	r := redactor(t, executor.Redaction{Keys: []string{"k", "pin2", "2fa", "badge_number"}})
+	for _, name := range []string{"k", "K", "-k", "p-in2", "PIN_2", "pin-2", "2FA", "2f_a", "badge-numbe-r", "BadgeNumber", "password", "PassworD", "passwor-d", "db_password", "MY_TOKEN", "x-api-key", "xapike_y"} {
+		if !executor.SecretKey(r, name) {
+			t.Errorf("%s is no name of a secret", name)
+		}
+		if text, marks := r.Text("a "+name+"=hun+ter2 b", "", nil); text != "a "+name+"=[redacted] b" || len(marks) != 1 {
+			t.Errorf("%s, %v", text, marks)
+		}
+	}
+	for _, name := range []string{"kk", "pin", "fa", "number", "word", "passwords", "my_tokens", "", "2", "-", "d"} {
+		if text, marks := r.Text("a "+name+"=hun+ter2 b", "", nil); executor.SecretKey(r, name) || len(marks) > 0 {
+			t.Errorf("%q is none: %s", name, text)
+		}
+	}
+}
+
 // What is found quickly is what is found by looking everywhere, what is not
 // found keeps its bytes, and what comes out is sound.
 func FuzzRedact(f *testing.F) {
