@@ -67,6 +67,9 @@ func (c command) once(ctx context.Context, call *Invocation) (ran, error) {
 			}
 		}()
 	}
+	if noFiles(err) {
+		return ran{}, tooManyFiles(err)
+	}
 	if err != nil {
 		return ran{}, schema.Errorf(schema.CommandFailed, "the command's folder for temporary files cannot be made: %s", lastWords(err)).
 			With("next", "look at TMPDIR, or /tmp, of the executor").Cause(err)

@@ -120,6 +120,10 @@ func (c *Commands) tempDir() (dir string, held *flock.Flock, err error) {
 		}
 		held = flock.New(dir, flock.SetFlag(os.O_RDONLY))
 		ok, err := held.TryLock()
+		if noFiles(err) { // others could sweep it, which only looks unlocked
+			_, _ = held.Close(), os.Remove(dir)
+			return "", nil, err
+		}
 		if _, gone := os.Lstat(dir); gone == nil && (ok || err != nil) { // where nothing can be locked nothing is swept
 			break
 		}
