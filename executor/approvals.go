@@ -21,6 +21,7 @@ type ApprovalInfo struct {
 	ApprovalID string         `json:"approval_id"`
 	Tool       string         `json:"tool"`
 	Tier       uint64         `json:"tier"`
+	Program    string         `json:"program,omitzero"`    // that it runs, and that a grant would be for; "" if that is not known
 	Seq        uint64         `json:"seq"`                 // of the question
 	Args       jsontext.Value `json:"args"`                // as they are recorded
 	ArgsBytes  int            `json:"args_bytes,omitzero"` // how long they are, where Args is only their beginning, as a text
@@ -74,10 +75,11 @@ func Approvals(ctx context.Context, store journal.Store, session string) ([]Appr
 		}
 		a := &list[i]
 		var data struct {
-			Args   jsontext.Value `json:"args"`
-			Tier   uint64         `json:"tier"`
-			Actor  Actor          `json:"actor"`
-			Reason string         `json:"reason"`
+			Args    jsontext.Value `json:"args"`
+			Tier    uint64         `json:"tier"`
+			Actor   Actor          `json:"actor"`
+			Reason  string         `json:"reason"`
+			Program string         `json:"program"`
 		}
 		if err := schema.Unmarshal(e.Data, &data); err != nil {
 			return err
@@ -85,7 +87,7 @@ func Approvals(ctx context.Context, store journal.Store, session string) ([]Appr
 		if e.Type == schema.TypeToolCall {
 			a.Args, a.Tier, a.Actor = data.Args, data.Tier, data.Actor
 		} else {
-			a.Reason, a.Asked = data.Reason, e.Time
+			a.Reason, a.Program, a.Asked = data.Reason, data.Program, e.Time
 		}
 		return nil
 	})
@@ -198,7 +200,7 @@ const (
 
 const (
 	approvalInfo = `{"type":"object","required":["session","call_id","approval_id","seq","tool","args","args_sha256","reason"],"properties":{"session":{"type":"string"},` +
-		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"tool":{"type":"string"},"seq":{"type":"integer"},"tier":{"type":"integer"},"args":{},"args_bytes":{"type":"integer"},"args_sha256":{"type":"string"},"redacted":{"type":"string"},` +
+		`"call_id":{"type":"string"},"approval_id":{"type":"string"},"tool":{"type":"string"},"seq":{"type":"integer"},"tier":{"type":"integer"},"program":{"type":"string"},"args":{},"args_bytes":{"type":"integer"},"args_sha256":{"type":"string"},"redacted":{"type":"string"},` +
 		actorSchema + `,"reason":{"type":"string"},"asked":{"type":"string"},"expires_at":{"type":"string"}}}`
 	approvalsSchema = `{"type":"object","properties":{"session":` + sessionID + `,"after":{"type":"string"},"limit":{"type":"integer","minimum":1,"maximum":100}}}`
 

@@ -103,6 +103,11 @@ func (s *session) ask(req *Request, a admitted, call bool) error {
 	id, expires := journal.NewID().String(), ""
 	o := d.object()
 	o.Grow(len(req.CallID)+256).Text("call_id", req.CallID).Text("approval_id", id).Text("reason", a.decision.reason)
+	if program, ok := a.tool.programOf(req.Args); ok && program != "" {
+		if program, hit := s.x.redact.Text(program, "", nil); hit == nil {
+			o.Text("program", program)
+		}
+	}
 	if a.expires > 0 {
 		expires = time.Now().Add(a.expires).UTC().Format(timeFormat)
 		o.Text("expires_at", expires)

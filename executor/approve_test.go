@@ -526,3 +526,24 @@ func TestManyLongQuestionsAreListedInPages(t *testing.T) {
 		}
 	}
 }
+
+// What a grant would be for stands in the question, unless it is a secret.
+func TestT25AQuestionNamesTheProgram(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node(append(executor.Builtin(), echo), withPolicy(t, asking))
+	n.open("s1")
+	for id, c := range map[string]struct{ tool, args, want string }{
+		"argv":   {"bash", `{"argv":["go","test"]}`, "go"},
+		"line":   {"bash", `{"command":"make all"}`, "make"},
+		"shell":  {"bash", `{"command":"make all; rm -r x"}`, ""},
+		"secret": {"bash", `{"argv":["ghp_0123456789abcdefghijklmnopqrstuvwxyz","x"]}`, ""},
+		"other":  {"echo", `{}`, ""},
+	} {
+		q, result := n.asked("s1", id, c.tool, c.args)
+		if q.Program != c.want {
+			t.Errorf("%s: the question is about the program %q, want %q", id, q.Program, c.want)
+		}
+		n.mustAnswer(q, "deny")
+		wait(t, "the result", result)
+	}
+}

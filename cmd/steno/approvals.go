@@ -71,13 +71,13 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 }
 
 func (a *app) listApprovals(ctx context.Context, store *journal.Files, session string) error {
-	l := listing{a: a, head: []string{"SESSION", "CALL", "TOOL", "TIER", "FOR", "AGE", "EXPIRES", "REASON", "ARGS", "APPROVAL"}}
+	l := listing{a: a, head: []string{"SESSION", "CALL", "TOOL", "PROGRAM", "TIER", "FOR", "AGE", "EXPIRES", "REASON", "ARGS", "APPROVAL"}}
 	one := func(id string) error {
 		list, err := executor.Approvals(ctx, store, id)
 		for _, q := range list {
 			if err == nil {
 				err = l.add(q, func() []string {
-					return []string{q.Session, q.CallID, q.Tool, strconv.FormatUint(q.Tier, 10), short(q.Actor.ID, 40), time.Since(q.Asked).Round(time.Second).String(), q.Expires,
+					return []string{q.Session, q.CallID, q.Tool, short(q.Program, 40), strconv.FormatUint(q.Tier, 10), short(q.Actor.ID, 40), time.Since(q.Asked).Round(time.Second).String(), q.Expires,
 						short(q.Reason, 60), short(string(q.Args), 80), q.ApprovalID}
 				})
 			}

@@ -103,29 +103,20 @@ func (a *app) argument(v string) (jsontext.Value, error) {
 	return jsontext.Value(v), nil
 }
 
-func (a *app) call(ctx context.Context, session string, req executor.Request, timeout time.Duration, exit bool) (err error) {
+func (a *app) call(ctx context.Context, session string, req executor.Request, timeout time.Duration, exit bool) error {
 	if err := schema.CheckSession(session); err != nil {
 		return err
 	}
 	if err := sound(req.Args); err != nil {
 		return err
 	}
-	b, err := a.backend(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	wait := b.calls
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(wait, timeout)
-		defer cancel()
-	}
-	answer, err := b.ask(ctx, wait, session, req, timeout)
-	if err != nil {
-		return err
-	}
-	return a.told(req, answer, exit)
+	return a.withBackend(ctx, timeout, func(wait context.Context, b *backend) error {
+		answer, err := b.ask(ctx, wait, session, req, timeout)
+		if err != nil {
+			return err
+		}
+		return a.told(req, answer, exit)
+	})
 }
 
 // ask makes a call, and says what to do where it has no answer in time.

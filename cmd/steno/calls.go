@@ -348,18 +348,15 @@ func (a *app) callsResolveCommand() *cobra.Command {
 
 // onCall asks the holder of a session for something about a call, and prints
 // the result that the call has then.
-func (a *app) onCall(ctx context.Context, args []string, ask func(context.Context, *executor.Client) (executor.Answer, error)) (err error) {
+func (a *app) onCall(ctx context.Context, args []string, ask func(context.Context, *executor.Client) (executor.Answer, error)) error {
 	if err := errors.Join(schema.CheckSession(args[0]), schema.CheckCallID(args[1])); err != nil {
 		return err
 	}
-	b, err := a.backend(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	answer, err := ask(b.calls, b.client)
-	if err != nil {
-		return err
-	}
-	return a.told(executor.Request{CallID: args[1]}, answer, false)
+	return a.withBackend(ctx, 0, func(wait context.Context, b *backend) error {
+		answer, err := ask(wait, b.client)
+		if err != nil {
+			return err
+		}
+		return a.told(executor.Request{CallID: args[1]}, answer, false)
+	})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,23 +34,20 @@ func (a *app) phaseCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) phase(ctx context.Context, req executor.PhaseRequest) (err error) {
+func (a *app) phase(ctx context.Context, req executor.PhaseRequest) error {
 	if err := schema.CheckSession(req.Session); err != nil {
 		return err
 	}
-	b, err := a.backend(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	answer, err := b.client.Phase(b.calls, req)
-	if err != nil {
-		return err
-	}
-	if a.format == "json" || a.format == "jsonl" {
-		return a.json(answer)
-	}
-	return a.table([]string{"SESSION", "PHASE", "TASK"}, [][]string{{req.Session, answer.Phase, answer.TaskKind}})
+	return a.withBackend(ctx, 0, func(wait context.Context, b *backend) error {
+		answer, err := b.client.Phase(wait, req)
+		if err != nil {
+			return err
+		}
+		if a.format == "json" || a.format == "jsonl" {
+			return a.json(answer)
+		}
+		return a.table([]string{"SESSION", "PHASE", "TASK"}, [][]string{{req.Session, answer.Phase, answer.TaskKind}})
+	})
 }
 
 func (a *app) postureCommand() *cobra.Command {
@@ -80,21 +76,18 @@ func (a *app) postureCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) posture(ctx context.Context, req executor.PostureRequest) (err error) {
+func (a *app) posture(ctx context.Context, req executor.PostureRequest) error {
 	if err := schema.CheckSession(req.Session); err != nil {
 		return err
 	}
-	b, err := a.backend(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	answer, err := b.client.Posture(b.calls, req)
-	if err != nil {
-		return err
-	}
-	if a.format == "json" || a.format == "jsonl" {
-		return a.json(answer)
-	}
-	return a.table([]string{"SESSION", "MODE", "POLICY"}, [][]string{{req.Session, answer.Mode, answer.PolicyHash}})
+	return a.withBackend(ctx, 0, func(wait context.Context, b *backend) error {
+		answer, err := b.client.Posture(wait, req)
+		if err != nil {
+			return err
+		}
+		if a.format == "json" || a.format == "jsonl" {
+			return a.json(answer)
+		}
+		return a.table([]string{"SESSION", "MODE", "POLICY"}, [][]string{{req.Session, answer.Mode, answer.PolicyHash}})
+	})
 }

@@ -27,7 +27,7 @@ const modelCallsAtOnce = 8
 
 // modelCalls makes the calls side by side and answers each in its format, in
 // their order.
-func (a *app) modelCalls(ctx context.Context, session string, in modelCalls, timeout time.Duration) (err error) {
+func (a *app) modelCalls(ctx context.Context, session string, in modelCalls, timeout time.Duration) error {
 	if err := schema.CheckSession(session); err != nil {
 		return err
 	}
@@ -35,60 +35,51 @@ func (a *app) modelCalls(ctx context.Context, session string, in modelCalls, tim
 	if err != nil {
 		return err
 	}
-	b, err := a.backend(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	wait := b.calls
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(wait, timeout)
-		defer cancel()
-	}
-	answers, failed := make([]jsontext.Value, len(calls)), make([]error, len(calls))
-	var work sync.WaitGroup
-	room := make(chan struct{}, modelCallsAtOnce)
-	for i := range calls {
-		room <- struct{}{}
-		work.Go(func() {
-			defer func() { <-room }()
-			calls[i].Request.Actor = executor.Actor{ID: in.actor}
-			answers[i], failed[i] = b.modelCall(ctx, wait, session, &calls[i], in.dryRun, timeout)
-		})
-	}
-	work.Wait()
-	out, unknown := []byte("["), false
-	var first error
-	for i, err := range failed {
-		var end exitCode
-		switch {
-		case errors.As(err, &end):
-			unknown = true
-		case err != nil && !slices.Contains(failed, nil): // none has a result
-			return err
-		case err != nil:
-			// The others may have run, and each call of a list needs an answer.
-			if answers[i], failed[i] = calls[i].Refuse(err); failed[i] != nil {
+	return a.withBackend(ctx, timeout, func(wait context.Context, b *backend) error {
+		answers, failed := make([]jsontext.Value, len(calls)), make([]error, len(calls))
+		var work sync.WaitGroup
+		room := make(chan struct{}, modelCallsAtOnce)
+		for i := range calls {
+			room <- struct{}{}
+			work.Go(func() {
+				defer func() { <-room }()
+				calls[i].Request.Actor = executor.Actor{ID: in.actor}
+				answers[i], failed[i] = b.modelCall(ctx, wait, session, &calls[i], in.dryRun, timeout)
+			})
+		}
+		work.Wait()
+		out, unknown := []byte("["), false
+		var first error
+		for i, err := range failed {
+			var end exitCode
+			switch {
+			case errors.As(err, &end):
+				unknown = true
+			case err != nil && !slices.Contains(failed, nil): // none has a result
 				return err
+			case err != nil:
+				// The others may have run, and each call of a list needs an answer.
+				if answers[i], failed[i] = calls[i].Refuse(err); failed[i] != nil {
+					return err
+				}
+				first = cmp.Or(first, err)
 			}
-			first = cmp.Or(first, err)
+			if i > 0 {
+				out = append(out, ',')
+			}
+			out = append(out, answers[i]...)
 		}
-		if i > 0 {
-			out = append(out, ',')
+		if out = append(out, ']'); !list {
+			out = answers[0]
 		}
-		out = append(out, answers[i]...)
-	}
-	if out = append(out, ']'); !list {
-		out = answers[0]
-	}
-	if _, err := a.out.Write(append(out, '\n')); err != nil {
-		return err
-	}
-	if unknown && first == nil {
-		return exitCode(schema.ExitUnknown)
-	}
-	return first
+		if _, err := a.out.Write(append(out, '\n')); err != nil {
+			return err
+		}
+		if unknown && first == nil {
+			return exitCode(schema.ExitUnknown)
+		}
+		return first
+	})
 }
 
 // modelCall makes one call. What it cannot even be asked for is for the model to

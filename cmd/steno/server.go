@@ -197,6 +197,23 @@ func (a *app) backend(ctx context.Context, create bool) (*backend, error) {
 	return b, err
 }
 
+// withBackend does something by way of an executor, within timeout; 0 is for
+// ever.
+func (a *app) withBackend(ctx context.Context, timeout time.Duration, f func(wait context.Context, b *backend) error) (err error) {
+	b, err := a.backend(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	wait := b.calls
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(wait, timeout)
+		defer cancel()
+	}
+	return f(wait, b)
+}
+
 // tellLoss says at once that the server of somebody else is gone, and that it is
 // back. Requests wait for it for a while by themselves.
 func (a *app) tellLoss(nc *nats.Conn) {
