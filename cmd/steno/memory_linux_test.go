@@ -174,6 +174,12 @@ func TestALongLogNeedsLittleMemory(t *testing.T) {
 		}
 		must(t, os.Remove(filepath.Join(dir, format)))
 	}
+	if out := small(t, dir, "session", "show", "s1", "--timeline", "-o", "jsonl"); strings.Count(out, "\n") != batches*calls {
+		t.Errorf("the timeline has %d calls", strings.Count(out, "\n"))
+	}
+	if out := small(t, dir, "search", "ooo", "-o", "jsonl"); strings.Count(out, "\n") != batches*calls {
+		t.Errorf("search gives %d lines", strings.Count(out, "\n"))
+	}
 	good(t, dir, "run", os.DevNull, "--session", "s1")
 	if out := good(t, dir, "lease", "show", "s1", "-o", "json"); pick(t, out, "/epoch") != 2.0 {
 		t.Errorf("nobody went on with it: %s", out)
