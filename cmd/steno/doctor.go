@@ -122,6 +122,7 @@ func (d *doctor) end(status string) error {
 
 // tell says one thing.
 func (d *doctor) tell(v diagnosis) {
+	v.Next = d.a.here(v.Next)
 	switch v.Status {
 	case statusWarning:
 		d.warnings++

@@ -55,7 +55,7 @@ func TestNextStepsAreAboutTheStoreOfTheirCommand(t *testing.T) {
 		{"calls", "resolve", "s1", "c1", "--failed", "--reason", "so it is"}, {"calls", "resolve", "s1", "c1", "--failed"},
 		{"calls", "cancel", "s1", "none"}, {"calls", "wait", "s1", "none", "--timeout", "1ms"}, {"approvals", "allow", "s1", "c1"}, {"head", "s1", "--key", "none"},
 		{"session", "rm", "s1", "--reason", "it's old"}, {"session", "show", "s1", "--blob", strings.Repeat("0", 64)}, {"session", "show", "s1", "--blob", "0"},
-		{"call", "list", "--session", "none"}, {"call", "bash", "--session", "s1", "--call-id", "c1"}, {"repair", "s1"}, {"repair", "none"}, {"demo", "check"},
+		{"call", "list", "--session", "none"}, {"call", "bash", "--session", "s1", "--call-id", "c1"}, {"repair", "s1"}, {"repair", "none"}, {"demo", "check"}, {"doctor"}, {"session", "resume", "s1"},
 	} {
 		each(args...)
 	}
@@ -70,7 +70,7 @@ func TestNextStepsAreAboutTheStoreOfTheirCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"verify"}, {"verify", "s2"}, {"session", "show", "s2"}, {"replay", "s2"}, {"head", "s2"}, {"calls", "ls", "s2"}, {"session", "ls"},
+		{"verify"}, {"verify", "s2"}, {"session", "show", "s2"}, {"replay", "s2"}, {"head", "s2"}, {"doctor"}, {"session", "tree"}, {"calls", "ls", "s2"}, {"session", "ls"},
 		{"call", "list", "--session", "s2"}, {"session", "pack", "s2"}, {"session", "pack", "s1", "s2"}, {"export", "--all", filepath.Join(t.TempDir(), "x")}, {"repair", "s2", "--reason", "it's old"},
 	} {
 		each(args...)

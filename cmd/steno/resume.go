@@ -64,10 +64,10 @@ func (a *app) resume(ctx context.Context, req executor.ResumeRequest) (err error
 		if o.Kind != "" && string(o.Kind) != state {
 			state += " (" + string(o.Kind) + ")"
 		}
-		rows = append(rows, []string{"open", o.CallID + "  " + o.Name + "  " + state}, []string{"next", openNext(r.Session, o)})
+		rows = append(rows, []string{"open", o.CallID + "  " + o.Name + "  " + state}, []string{"next", a.here(openNext(r.Session, o))})
 	}
 	if r.Omitted > 0 {
-		rows = append(rows, []string{"open", fmt.Sprintf("%d more; run: steno calls ls %s --open", r.Omitted, r.Session)})
+		rows = append(rows, []string{"open", a.here(fmt.Sprintf("%d more; run: steno calls ls %s --open", r.Omitted, r.Session))})
 	}
 	if err := a.table(nil, rows); err != nil {
 		return err

@@ -84,7 +84,7 @@ func (a *app) tree(ctx context.Context, store journal.Store, only string) error 
 			case b.Kind == schema.NotFound:
 				note = "is not begun"
 			case b.Kind != "":
-				note, worst = string(b.Kind)+": its beginning cannot be read, nor whose fork it is; run: steno verify "+b.Session, exitCode(b.Kind.Info().Exit)
+				note, worst = a.here(string(b.Kind)+": its beginning cannot be read, nor whose fork it is; run: steno verify "+b.Session), exitCode(b.Kind.Info().Exit)
 			}
 			return l.add(relative{b.Kin, b.Missing, b.Cycle, depth}, func() []string {
 				at := ""
