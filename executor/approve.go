@@ -285,6 +285,16 @@ func (s *session) allow(c *replay.Call, d *decision) error {
 		if err == nil {
 			err = s.startAllowed(c.ID)
 		}
+		for errors.Is(err, schema.Backpressure) { // whoever asked may be gone, so nobody else would start it
+			select {
+			case <-time.After(askAgain):
+				err = s.startAllowed(c.ID)
+			case <-s.ctx.Done():
+				return
+			case <-s.x.stopping.Done():
+				return
+			}
+		}
 		if err != nil && s.sound() {
 			s.x.log.Error("a call that was allowed was not started", "session", s.id, "call", c.ID, "kind", schema.KindOf(err), "err", err)
 		}
@@ -297,7 +307,7 @@ func (s *session) allow(c *replay.Call, d *decision) error {
 func (s *session) startAllowed(id string) error {
 	for range 3 {
 		c := s.copied(id)
-		if c.Result != nil || len(c.Attempts) > 0 || c.Waiting != nil {
+		if c.Result != nil || c.Waiting != nil || len(c.Decisions) == 0 || c.StartedSince(c.Decisions[len(c.Decisions)-1].Seq) {
 			return nil
 		}
 		r, err := s.journal.Event(s.ctx, c.Seq)

@@ -111,8 +111,18 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 		out.over.by, out.over.reason = c.by, c.reason
 	}
 	answer, err := s.finish(req, a.Attempt, out, false)
-	if errors.Is(err, schema.SessionWriterLost) {
+	switch {
+	case errors.Is(err, schema.SessionWriterLost):
 		s.deliver(req, a, out)
+	case errors.Is(err, schema.ResultConflict):
+		// An earlier attempt has returned after all, or somebody has said what became
+		// of the call: that counts, and this is kept.
+		if err := s.noteLate(req, a.Attempt, out); err != nil {
+			return Answer{}, err
+		}
+		if c := s.copied(req.CallID); c != nil && c.Result != nil {
+			return s.recorded(c)
+		}
 	}
 	return answer, err
 }
@@ -126,6 +136,9 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 		}
 	}()
 	defer inv.end()
+	if inv.DryRun && !tool.DryRun {
+		return tool.of.plan(inv), nil // and nothing is made for it
+	}
 	run, leave, err := s.bound(ctx, tool)
 	if err == nil {
 		defer leave()

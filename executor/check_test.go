@@ -16,7 +16,12 @@ import (
 // asking starts an executor that asks checks soon.
 func (p *place) asking(tools ...executor.Tool) *node {
 	p.t.Helper()
-	n := p.idle(tools)
+	return p.askingWith(func(*executor.Config) {}, tools...)
+}
+
+func (p *place) askingWith(change func(*executor.Config), tools ...executor.Tool) *node {
+	p.t.Helper()
+	n := p.idle(tools, change)
 	executor.SetStopWait(n.Executor, time.Millisecond)
 	if err := n.Start(context.Background()); err != nil {
 		p.t.Fatal(err)
@@ -118,4 +123,38 @@ func TestNewCallsDoNotWaitForACheck(t *testing.T) {
 		t.Errorf("the call is answered with %s and ran %d times", a.Data, count.of("c1"))
 	}
 	p.wantRecorded("s1", a)
+}
+
+// What a person allows is one attempt of a tool that must not run twice, whatever
+// the tool says of that one.
+func TestAnAllowIsForOneAttempt(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	count := newCounter(false)
+	tools := []executor.Tool{count.tool("once", false), count.tool("again", true)}
+	tools[0].Check = func(context.Context, *executor.Invocation) (executor.Checked, error) { return executor.Checked{}, nil }
+	var left []journal.Entry
+	for id, tool := range map[string]string{"allowed": "once", "denied": "once", "repeatable": "again"} {
+		var ask, d schema.Object
+		left = append(left, journaltest.Call(id, tool, `{}`),
+			journal.Entry{Type: schema.TypeApprovalRequested, Data: ask.Text("call_id", id).Text("approval_id", "first-"+id).Text("reason", "t").Bytes()},
+			journal.Entry{Type: schema.TypeDecision, Data: d.Text("call_id", id).Text("decision", "allow").Text("gate", "approval").Text("by", "human").Text("approval_id", "first-"+id).Bytes()},
+			journaltest.Started(id, 1))
+	}
+	p.leave("s1", left...)
+	n := p.askingWith(withPolicy(t, asking), tools...)
+	for _, id := range []string{"allowed", "denied"} {
+		n.call("s1", "repeatable", "again", `{}`) // it was allowed, and asks nobody
+		q := n.question("s1", id)
+		if count.of(id) != 0 || q.ApprovalID == "first-"+id {
+			t.Errorf("%s has run %d times, and %s is asked", id, count.of(id), q.ApprovalID)
+		}
+		n.mustAnswer(q, map[string]string{"allowed": "allow", "denied": "deny"}[id])
+	}
+	wantKindOfResult(t, n.call("s1", "allowed", "once", `{}`).Data, "")
+	wantKindOfResult(t, n.call("s1", "denied", "once", `{}`).Data, schema.ApprovalDenied)
+	for id, runs := range map[string]int{"allowed": 1, "denied": 0, "repeatable": 1} {
+		if count.of(id) != runs {
+			t.Errorf("%s has run %d times, want %d", id, count.of(id), runs)
+		}
+	}
 }

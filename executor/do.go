@@ -111,12 +111,17 @@ func (s *session) run(f *flight) (Answer, error) {
 		}
 		return s.recorded(known)
 	}
-	if known != nil && known.Waiting != nil {
+	for known != nil && known.Waiting != nil {
 		if err := s.stillWaits(known); err != nil {
 			return Answer{}, err
 		}
-		a, _, err := s.recall(req)
-		return a, err
+		// Somebody has answered, or nobody in time.
+		if known, err = s.known(req); err != nil {
+			return Answer{}, err
+		}
+		if known.Result != nil {
+			return s.recorded(known)
+		}
 	}
 	if err := s.slot(f); err != nil {
 		return s.unrun(f, known, err)

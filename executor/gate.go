@@ -71,8 +71,8 @@ func (s *session) refused(a admitted, refusal error) verdict {
 
 // regate asks the gate about a call that an earlier writer has recorded and
 // left without a result. A denial that is recorded stands, whatever the gate
-// says now, and so does a person's allow where the policy would ask; otherwise
-// what the gate says now is what counts.
+// says now, and so does a person's allow where the policy would ask, for the
+// attempt that it allowed; otherwise what the gate says now is what counts.
 func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitted, decided *decision, refusal error) {
 	a, refusal = s.gate(req, policy, true)
 	if len(c.Decisions) == 0 {
@@ -92,13 +92,19 @@ func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitt
 			kind = schema.ProtectedPath
 		case "approval":
 			kind = schema.ApprovalDenied
+			if last.Rule == ruleExpired {
+				kind = schema.ApprovalExpired
+			}
+		case "cancel":
+			kind = schema.Cancelled
 		case "repeat":
 			kind = schema.RepeatLimit
 		}
 		recorded := decision{kind: kind, rule: last.Rule, reason: "the call was denied before"}
 		return admitted{tool: a.tool}, nil, recorded.refusal(req.Name)
 	}
-	if (refusal == nil || a.decision.ask) && last.By == "human" {
+	used := c.StartedSince(last.Seq) && !a.tool.Repeatable && !a.tool.ReadOnly && !req.DryRun
+	if (refusal == nil || a.decision.ask && !used) && last.By == "human" {
 		a.decision.allow, a.asks = true, false
 		return a, nil, nil
 	}

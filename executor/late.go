@@ -213,7 +213,7 @@ func (l *lateResult) check() error {
 	switch {
 	case r.CallID != l.CallID || r.Attempt != l.Attempt:
 		return bad("its data is of another attempt")
-	case (&replay.CallResult{Kind: r.Error.Kind}).Open():
+	case (&replay.CallResult{Kind: r.Error.Kind, Attempt: l.Attempt}).Open():
 		return bad("it leaves the outcome open")
 	}
 	return nil
@@ -260,6 +260,8 @@ func (x *Executor) cleaned(data jsontext.Value) jsontext.Value {
 
 // take records a late result.
 func (s *session) take(l *lateResult) (journal.Record, error) {
+	s.phases.Lock() // nothing starts meanwhile
+	defer s.phases.Unlock()
 	c := s.copied(l.CallID)
 	if c == nil {
 		return journal.Record{}, noCall(s.id, l.CallID)
@@ -267,7 +269,8 @@ func (s *session) take(l *lateResult) (journal.Record, error) {
 	if !slices.ContainsFunc(c.Attempts, func(a replay.Attempt) bool { return a.Attempt == l.Attempt && a.Epoch == l.Epoch && a.Seq == l.Seq }) {
 		return journal.Record{}, schema.Errorf(schema.InvalidArgs, "call %s has no attempt with this token", l.CallID).With("session", s.id).With("call_id", l.CallID)
 	}
-	if c.Result == nil || !c.Result.Open() {
+	newest := c.Attempts[len(c.Attempts)-1]
+	if c.Result == nil && newest.Attempt != l.Attempt || c.Result != nil && !c.Result.Open() {
 		if c.Result != nil && s.same(c, l) {
 			return s.journal.Event(s.ctx, c.Result.Seq)
 		}
@@ -277,13 +280,17 @@ func (s *session) take(l *lateResult) (journal.Record, error) {
 		}
 		return s.journal.Event(s.ctx, s.journal.Head().Seq)
 	}
-	entries := []journal.Entry{{Type: schema.TypeToolResult, Data: l.over(c.Result.Seq)}}
+	// Where it has none its tool is being asked what became of it, which nobody
+	// needs to guess any more.
+	data := []byte(l.Data)
+	if c.Result != nil {
+		data = l.over(c.Result.Seq)
+	}
+	entries := []journal.Entry{{Type: schema.TypeToolResult, Data: data}}
 	var is struct {
 		OK bool `json:"ok"`
 	}
 	if schema.Unmarshal(l.Data, &is) == nil && s.escalates(c.Name, c.DryRun, is.OK) {
-		s.phases.Lock()
-		defer s.phases.Unlock()
 		if m := s.escalation(c.ID); m != nil {
 			entries = append(entries, m.entry())
 		}

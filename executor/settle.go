@@ -1,7 +1,9 @@
 package executor
 
 import (
+	"cmp"
 	"errors"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -116,6 +118,13 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	if err := s.callsAs(req, c); err != nil {
 		return Answer{}, err
 	}
+	conclude := func(v verdict) (Answer, error) {
+		a, err := s.finish(req, lastAttempt(c), v, false)
+		if now := s.copied(c.ID); errors.Is(err, schema.ResultConflict) && now.Result != nil {
+			return s.recorded(now) // it has come late, from who was thought dead
+		}
+		return a, err
+	}
 	last := lastAttempt(c)
 	again := c.DryRun
 	if last > 0 {
@@ -124,7 +133,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 			out := s.verdict(checked.Result, nil)
 			out.over.by = "check"
 			out.escalates = s.escalates(req.Name, req.DryRun, checked.Result.OK)
-			return s.finish(req, last, out, false)
+			return conclude(out)
 		case f.cancelled.Load() != nil:
 			return s.finishCancelled(f, c, f.cancelled.Load())
 		case s.ctx.Err() != nil:
@@ -138,7 +147,12 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	var refusal, err error
 	var attempt replay.Attempt
 	open := false // what became of it is not known, and it may not run again
+	told := false // a result has come late
 	judge := func(alone bool) (moves bool) {
+		if now := s.copied(c.ID); now.Result != nil {
+			told = true
+			return false
+		}
 		var policy *Policy
 		if policy, err = s.policy(); err != nil {
 			return false
@@ -157,9 +171,11 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		s.inPhase(judge)
 	}
 	switch {
+	case told:
+		return s.recorded(s.copied(c.ID))
 	case notBegun(refusal):
 		return Answer{}, refusal // which was not the gate's
-	case a.asks && last == 0:
+	case a.asks && (last == 0 || again && !req.DryRun): // the tool says that its last attempt did nothing
 		return Answer{}, s.ask(req, a, false)
 	case last == 0 && len(c.Decisions) > 0 && errors.Is(refusal, schema.UnknownTool):
 		// Somebody has it, who has let the call through: nothing is final about that.
@@ -170,7 +186,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		if refusal != nil {
 			v.decided = s.refused(a, refusal).decided
 		}
-		return s.finish(req, last, v, false)
+		return conclude(v)
 	case refusal != nil:
 		return s.finish(req, 0, s.refused(a, refusal), false)
 	case err != nil:
@@ -180,21 +196,64 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 	return s.call(f, a.tool, attempt, resolution{})
 }
 
-// callsAs gives a request the actor of the recorded call: who repeats a call does
-// not make it.
+// callsAs gives a request what the recorded call has besides its arguments: who
+// repeats a call does not make it. Where that is hidden in the record it must be
+// the same in the request.
 func (s *session) callsAs(req *Request, c *replay.Call) error {
 	r, err := s.journal.Event(s.ctx, c.Seq)
 	if err != nil {
 		return err
 	}
 	var is struct {
-		Actor Actor `json:"actor"`
+		Actor   Actor          `json:"actor"`
+		Context jsontext.Value `json:"context"`
+		Turn    jsontext.Value `json:"turn"`
+		Key     string         `json:"key"`
+		Marks   marks          `json:"redacted"`
 	}
 	if err := schema.Unmarshal(r.Data, &is); err != nil {
 		return err
 	}
+	var has marks
+	now := hiding{context: req.Context, turn: req.Turn, key: req.Key}
+	if req.hid != nil {
+		now = *req.hid
+		if err := schema.Unmarshal([]byte(cmp.Or(string(now.marks), "[]")), &has); err != nil {
+			return err
+		}
+	}
 	req.Actor = is.Actor
+	other := ""
+	take := func(name string, same bool, set func()) {
+		if recorded := is.Marks.under("/" + name); recorded == "" {
+			set()
+		} else if !same || has.under("/"+name) != recorded {
+			other = name
+		}
+	}
+	take("context", string(now.context) == string(is.Context), func() { req.Context = is.Context })
+	take("turn", string(now.turn) == string(is.Turn), func() { req.Turn = is.Turn })
+	take("key", now.key == is.Key, func() { req.Key = is.Key })
+	if other != "" {
+		return conflict(s.id, req.CallID, "another "+other+", which is redacted there")
+	}
 	return nil
+}
+
+// marks are those of a recorded call.
+type marks []struct {
+	Pointer string `json:"pointer"`
+	Hash    string `json:"hash"`
+}
+
+// under gives the hashes of those below a pointer, in their order.
+func (m marks) under(pointer string) (hashes string) {
+	for _, mark := range m {
+		if mark.Pointer == pointer || strings.HasPrefix(mark.Pointer, pointer+"/") {
+			hashes += mark.Hash + "\n"
+		}
+	}
+	return hashes
 }
 
 // lastAttempt is the newest attempt of a call without a result, 0 if it has

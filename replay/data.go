@@ -43,13 +43,15 @@ func (d data) kind() schema.Kind {
 // open reports whether a result leaves the outcome open, so that a later one
 // may supersede it. A genuine result is never superseded.
 func (d data) open() bool {
-	return leavesOpen(d.kind(), d.is(schema.KeySynthetic))
+	return leavesOpen(d.kind(), d.is(schema.KeySynthetic), d.number(schema.KeyAttempt))
 }
 
-func leavesOpen(kind schema.Kind, synthetic bool) bool {
+func leavesOpen(kind schema.Kind, synthetic bool, attempt uint64) bool {
 	switch kind {
-	case schema.Interrupted, schema.OutcomeUnknown, schema.Timeout, schema.Cancelled, schema.Detached:
+	case schema.Interrupted, schema.OutcomeUnknown, schema.Timeout, schema.Detached:
 		return true
+	case schema.Cancelled: // before it began, it can have done nothing
+		return synthetic || attempt > 0
 	}
 	return synthetic
 }

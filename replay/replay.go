@@ -148,6 +148,13 @@ type Call struct {
 	Superseded []uint64    `json:"superseded,omitempty"` // seqs of results that a later one replaced
 }
 
+// StartedSince reports whether the call has started behind an event of its
+// session.
+func (c *Call) StartedSince(seq uint64) bool {
+	n := len(c.Attempts)
+	return n > 0 && c.Attempts[n-1].Seq > seq
+}
+
 // CallState is how far a call has come.
 type CallState string
 
@@ -201,7 +208,7 @@ type CallResult struct {
 
 // Open reports whether the result leaves it open what became of the call, so
 // that a later one may supersede it. A genuine result never does.
-func (r *CallResult) Open() bool { return leavesOpen(r.Kind, r.Synthetic) }
+func (r *CallResult) Open() bool { return leavesOpen(r.Kind, r.Synthetic, r.Attempt) }
 
 // New returns the state of an empty log.
 func New() *State {

@@ -189,7 +189,7 @@ var kinds = []KindInfo{
 	{TierDenied, "tools", "executor", false, ExitDenied, 403, "use a tool of a lower tier"},
 	{ApprovalDenied, "tools", "executor", false, ExitDenied, 403, "do without the call, or ask again with a reason"},
 	{ApprovalExpired, "tools", "executor", false, ExitDenied, 403, "send the call again under a new call id"},
-	{Cancelled, "tools", "executor", false, ExitOther, 499, "send the same call again under the same call id if it is still wanted"},
+	{Cancelled, "tools", "executor", false, ExitOther, 499, "send it under a new call id if it is still wanted"},
 	{Interrupted, "tools", "executor", false, ExitUnknown, 409, "look whether the tool took effect, then settle it; run: steno calls ls {session}"},
 	{OrphanToolCall, "tools", "replay", false, ExitOther, 409, nextShow},
 	{OutcomeUnknown, "tools", "executor", false, ExitUnknown, 409, "look whether it took effect; run: steno session show {session}"},
