@@ -115,7 +115,7 @@ func TestBashRunsInTheWorkspaceWithoutInput(t *testing.T) {
 	}
 }
 
-func TestBashRunsArgvWithoutAShell(t *testing.T) {
+func TestT29BashRunsArgvWithoutAShell(t *testing.T) {
 	b := newBench(t)
 	if got := b.must("bash", args{"argv": []string{"echo", "$HOME", "*", "a  b;", "`id`"}}).Output; got != "$HOME * a  b; `id`\n" {
 		t.Errorf("got %q", got)

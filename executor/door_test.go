@@ -44,7 +44,7 @@ func onDisk(dir, session string) (events []schema.Event, err error) {
 	return events, nil
 }
 
-func TestACallIsOnDiskBeforeItsToolRuns(t *testing.T) {
+func TestS2ACallIsOnDiskBeforeItsToolRuns(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	var seen []schema.Event
 	var call *executor.Invocation

@@ -22,7 +22,7 @@ import (
 
 func dryRun(call *executor.Invocation) { call.DryRun = true }
 
-func TestReadShowsAWindowAndTheTotals(t *testing.T) {
+func TestT29ReadShowsAWindowAndTheTotals(t *testing.T) {
 	b := newBench(t)
 	b.file("f.txt", "one\ntwo\r\nthree\n\nfive")
 	b.file("empty", "")
@@ -173,7 +173,7 @@ func TestToolsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-func TestWriteMakesFilesAndFolders(t *testing.T) {
+func TestT29WriteMakesFilesAndFolders(t *testing.T) {
 	b := newBench(t)
 	res := b.must("write", args{"path": "a/b/new.txt", "content": "zwölf\n"})
 	if got := b.text("a/b/new.txt"); got != "zwölf\n" {
@@ -304,7 +304,7 @@ func TestT12ADryRunSaysWhatWouldHappen(t *testing.T) {
 	}
 }
 
-func TestEditReplacesTextThatIsThereOnce(t *testing.T) {
+func TestT29EditReplacesTextThatIsThereOnce(t *testing.T) {
 	b := newBench(t)
 	b.file("f.txt", "one\ntwo\xff\nthree\n")
 	res := b.must("edit", args{"path": "f.txt", "old": "two", "new": "2"})

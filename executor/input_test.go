@@ -122,7 +122,7 @@ func TestOddArgumentsAreKeptAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestARefusedCallIsACallAndAResult(t *testing.T) {
+func TestT11ARefusedCallIsACallAndAResult(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	ran := false
 	strict := toolOf("strict", func(context.Context, *executor.Invocation) (executor.Result, error) {

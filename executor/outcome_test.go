@@ -20,7 +20,7 @@ import (
 
 const secret = "hunter2-do-not-tell"
 
-func TestWhatBecomesOfACall(t *testing.T) {
+func TestT22WhatBecomesOfACall(t *testing.T) {
 	p := newPlace(t, journaltest.NATSOptions{})
 	code := 3
 	type result = executor.Result

@@ -264,3 +264,44 @@ func FuzzPolicy(f *testing.F) {
 		}
 	})
 }
+
+// A tool's tier is recorded with each call, and one of tier 4 or above runs for
+// nobody: no mode, no rule and no person lets it.
+func TestT8NobodyGrantsATierAbove3(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	count := newCounter(false)
+	var tools []executor.Tool
+	for tier := range 7 {
+		tool := count.tool(fmt.Sprint("t", tier), false)
+		tool.Tier = tier
+		tools = append(tools, tool)
+	}
+	for i, text := range []string{"", "version: 1\nmode: auto\n", "version: 1\nmode: auto\nrules:\n  - {name: all, do: allow, tool: '*'}\n", "version: 1\nmode: auto\nrules:\n  - {name: ask, do: ask, tool: 't[4-9]'}\n"} {
+		n := p.node(tools, func(c *executor.Config) {
+			if text != "" {
+				c.Policy = policy(t, text)
+			}
+		})
+		session := fmt.Sprint("s", i)
+		n.open(session)
+		for tier := range 7 {
+			id := fmt.Sprint(session, "c", tier)
+			a := n.call(session, id, fmt.Sprint("t", tier), `{}`)
+			want, runs := schema.Kind(""), 1
+			if tier >= 4 {
+				want, runs = schema.TierDenied, 0
+			}
+			wantKindOfResult(t, a.Data, want)
+			if count.of(id) != runs {
+				t.Errorf("with %q a tool of tier %d ran %d times", text, tier, count.of(id))
+			}
+			if data, _ := p.last(session, schema.TypeToolCall); tier > 0 && field[int](t, data, "tier") != tier {
+				t.Errorf("recorded is %s", data)
+			}
+		}
+		if a, err := n.client.Tools(within(t), executor.ToolsRequest{Session: session}); err != nil || len(a.Tools) != 4 {
+			t.Errorf("with %q %d tools are told, %v", text, len(a.Tools), err)
+		}
+		n.stop()
+	}
+}

@@ -13,7 +13,7 @@ import (
 	"steno/schema"
 )
 
-func TestListIsSortedAndMarksFolders(t *testing.T) {
+func TestT29ListIsSortedAndMarksFolders(t *testing.T) {
 	b := newBench(t)
 	b.file("b.txt", "")
 	b.file("a/f.txt", "")
@@ -57,7 +57,7 @@ func TestListSaysHowManyMoreThereAre(t *testing.T) {
 	}
 }
 
-func TestSearchGivesMatchingLinesInOrder(t *testing.T) {
+func TestT29SearchGivesMatchingLinesInOrder(t *testing.T) {
 	b := newBench(t)
 	b.file("b.txt", "Needle\nhay\r\nneedle in line three\r\n")
 	b.file("a/x.go", "// needle\n")

@@ -566,3 +566,29 @@ func TestHostileSubjectsReachNothing(t *testing.T) {
 		t.Errorf("something was made: %v, %v", names, err)
 	}
 }
+
+// How a session ended says nothing of its phase, and the other way round.
+func TestS16TheOutcomeIsNotThePhase(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node(nil)
+	for _, outcome := range []string{"completed", "failed", "partial", "cancelled"} {
+		for _, phase := range []string{"", executor.PhaseEditing, executor.PhaseVerifying} {
+			session := outcome + phase
+			if _, err := n.client.Open(within(t), executor.OpenRequest{Session: session, Phase: phase}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := n.client.End(within(t), executor.EndRequest{Session: session, Outcome: outcome, Reason: "r"}); err != nil {
+				t.Fatal(err)
+			}
+			if st := p.read(session).State; st.Phase != phase || st.Ended == nil || st.Ended.Outcome != outcome {
+				t.Errorf("%s has phase %q and ended %+v", session, st.Phase, st.Ended)
+			}
+		}
+	}
+	for _, outcome := range []string{"", "verifying", "Completed"} {
+		n.open("s1")
+		if _, err := n.client.End(within(t), executor.EndRequest{Session: "s1", Outcome: outcome}); schema.KindOf(err) != schema.InvalidArgs {
+			t.Errorf("an end as %q gives %v", outcome, err)
+		}
+	}
+}

@@ -312,7 +312,7 @@ func TestAClaimThatStandsIsForcedAfterAWhile(t *testing.T) {
 
 // What the first claim of a session was passed by is in its log too, though
 // there is nothing to take over.
-func TestAForceOverAClaimAloneIsInTheLog(t *testing.T) {
+func TestS4AForceOverAClaimAloneIsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := journaltest.NewMemory()
 		c := schema.Claim{Session: "s1", Epoch: 1, Time: time.Now(), Holder: lease.Self("stands still")}

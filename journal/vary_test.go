@@ -47,7 +47,7 @@ var variations = []struct {
 }
 
 // The cases have each damage at one line. It is the same at every other.
-func TestEveryDamageIsTheSameAtEveryLine(t *testing.T) {
+func TestS6EveryDamageIsTheSameAtEveryLine(t *testing.T) {
 	t.Parallel()
 	tried := 0
 	for _, c := range journaltest.AllCases(t) {

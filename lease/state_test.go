@@ -31,7 +31,7 @@ func seen(change func(*lease.Evidence)) lease.Evidence {
 
 func age(e *lease.Evidence, d time.Duration) { e.Beat.Nanos = e.Here.Nanos - int64(d) }
 
-func TestTheStateFollowsFromTheEvidence(t *testing.T) {
+func TestS3TheStateFollowsFromTheEvidence(t *testing.T) {
 	type ev = *lease.Evidence
 	const (
 		active    = schema.SessionWriterActive

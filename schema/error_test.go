@@ -34,7 +34,7 @@ func parsed(t testing.TB, b []byte) (kind, message string, details map[string]an
 	return v.Error.Kind, v.Error.Message, v.Error.Details
 }
 
-func TestEnvelopeHasOneShape(t *testing.T) {
+func TestT14EnvelopeHasOneShape(t *testing.T) {
 	err := schema.Errorf(schema.CallConflict, "call %s has other arguments", "c1").With("session", "s1").With("call", "c1").With("seq", 7)
 	const want = `{"ok":false,"error":{"kind":"call_conflict","message":"call c1 has other arguments",` +
 		`"details":{"call":"c1","next":"use a new call id for other arguments","seq":7,"session":"s1"}}}`

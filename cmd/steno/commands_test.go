@@ -25,7 +25,7 @@ func every(c *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-func TestEveryCommandHelpsWithAnExample(t *testing.T) {
+func TestS18EveryCommandHelpsWithAnExample(t *testing.T) {
 	every((&app{}).root(), func(c *cobra.Command) {
 		path := strings.Fields(c.CommandPath())[1:]
 		t.Run(strings.Join(append([]string{"steno"}, path...), " "), func(t *testing.T) {
