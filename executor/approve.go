@@ -285,7 +285,7 @@ func (s *session) allow(c *replay.Call, d *decision) error {
 		if err == nil {
 			err = s.startAllowed(c.ID)
 		}
-		for errors.Is(err, schema.Backpressure) { // whoever asked may be gone, so nobody else would start it
+		for errors.Is(err, schema.Backpressure) || errors.Is(err, schema.ResumePolicyUnavailable) || couldNotWrite(err) { // whoever asked may be gone, so nobody else would start it
 			select {
 			case <-time.After(askAgain):
 				err = s.startAllowed(c.ID)

@@ -49,9 +49,20 @@ func (x *Executor) runFork(ctx context.Context, _ string, payload []byte, _ bool
 		return reply{}, err
 	}
 	a := ForkAnswer{OK: true, Session: req.To, Parent: req.Session}
-	fork, err := replay.ReadFork(req.Session, req.At, x.events(ctx, req.Session))
+	var st *replay.State
+	fork, err := replay.ReadFork(req.Session, req.At, x.eventsTo(ctx, req.Session, func() journal.State {
+		if st != nil { // it is as of the event already
+			return replay.NewChecker()
+		}
+		st = replay.New()
+		return st
+	}))
 	if err != nil {
 		return reply{}, err
+	}
+	if st.PostureLost || st.PhaseLost { // which a fork could not know, and would run what the parent does not
+		return reply{}, schema.Errorf(schema.ResumePolicyUnavailable, "what session %s goes by at event %d may be lost with damaged lines of its log", req.Session, fork.At).
+			With("session", req.Session).With("seq", fork.At).With("next", "say it, then fork behind that; run: steno session posture "+req.Session+" --mode MODE --reason WHY, and: steno session phase "+req.Session+" PHASE")
 	}
 	a.At = fork.At
 	opt := journal.Options{Holder: x.cfg.Holder, NewState: func() journal.State { return replay.NewChecker() }, Started: fork.Started()}
@@ -76,13 +87,19 @@ func (x *Executor) runFork(ctx context.Context, _ string, payload []byte, _ bool
 // events gives the events of a session that are known to be durable, each time
 // anew. Damage ends them with its error.
 func (x *Executor) events(ctx context.Context, id string) iter.Seq2[*schema.Event, error] {
+	return x.eventsTo(ctx, id, func() journal.State { return replay.NewChecker() })
+}
+
+// eventsTo is events, and moves a state along, which then is as of the last one
+// given.
+func (x *Executor) eventsTo(ctx context.Context, id string, state func() journal.State) iter.Seq2[*schema.Event, error] {
 	known := uint64(0) // of a session that is held here more is known than stands in its log
 	if s, err := x.held(ctx, id); err == nil {
 		known = s.journal.Head().Seq
 		s.leave()
 	}
 	return func(yield func(*schema.Event, error) bool) {
-		scan := journal.NewScan(x.cfg.Store, id, journal.ScanOptions{Strict: true, State: replay.NewChecker()})
+		scan := journal.NewScan(x.cfg.Store, id, journal.ScanOptions{Strict: true, State: state()})
 		for it, err := range scan.Items(ctx) {
 			if err != nil {
 				yield(nil, err)

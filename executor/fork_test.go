@@ -142,3 +142,33 @@ func TestS8NoCompactionOrRewindSplitsACall(t *testing.T) {
 		}
 	}
 }
+
+// A fork may do no more than its parent: where damage may have taken what is
+// stricter, somebody says it first. As it was before the damage it can be forked.
+func TestS9AForkOfARepairedSessionIsNoLessStrict(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo}, withPolicy(t, readOnly))
+	n.open("s1")
+	n.call("s1", "c1", "echo", `{}`)
+	n.stop()
+	p.loseBeginning("s1", false)
+	n = p.node([]executor.Tool{echo})
+	fork := func(to string) error {
+		_, err := n.client.Fork(within(t), executor.ForkRequest{Session: "s1", To: to})
+		return err
+	}
+	wantErr(t, fork("f1"), schema.ResumePolicyUnavailable)
+	if _, err := n.client.Posture(within(t), executor.PostureRequest{Session: "s1", Mode: "auto", By: "ada", Reason: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, fork("f1"), schema.ResumePolicyUnavailable)
+	if _, err := n.client.Phase(within(t), executor.PhaseRequest{Session: "s1", Phase: executor.PhaseEditing}); err != nil {
+		t.Fatal(err)
+	}
+	if err := fork("f1"); err != nil {
+		t.Fatal(err)
+	}
+	if st := p.read("f1").State; st.Phase != executor.PhaseEditing || st.Posture == nil || st.Posture.Mode != "auto" {
+		t.Errorf("the fork has %q, %+v", st.Phase, st.Posture)
+	}
+}

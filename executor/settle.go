@@ -69,7 +69,12 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 		}
 		defer s.unslot(f)
 		if marked { // no tool may get a mark in place of a value
-			return s.finish(f.call, lastAttempt(c), s.interrupted(), false)
+			v, last := s.interrupted(), lastAttempt(c)
+			if last == 0 {
+				v.err = schema.Errorf(schema.Interrupted, "the call never started: values of it are redacted in the log, and no request that carries them came in time").
+					With("session", s.id).With("next", "send it under a new call id")
+			}
+			return s.finish(f.call, last, v, false)
 		}
 		return s.resume(f, c)
 	})
