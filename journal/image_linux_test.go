@@ -104,12 +104,18 @@ func onDisk(t *testing.T, seed uint64, try int, system, mkfs string, args []stri
 		to = device.Position()
 	}))
 	device.Unmount(t)
-	var counts, told, cuts, unmountable int
+	var counts, told, cuts, taken, unmountable int
 	cut := func(img []byte, position int64, busy bool) {
 		if t.Failed() {
 			return
 		}
+		// A file of its own: a loop device that somebody still looks at would be
+		// used again for the same one, with what the kernel remembers of the image
+		// before, and a file system that seems to be clean is not recovered.
+		taken++
+		image := fmt.Sprintf("%s.%d", image, taken)
 		must(t, os.WriteFile(image, img, 0o600))
+		defer os.Remove(image)
 		var acknowledged []schema.Head
 		for _, p := range writers {
 			acknowledged = append(acknowledged, p.HeadsUntil(position, "open", "ack")...)
