@@ -94,10 +94,10 @@ func Family(all []Kin) []*Branch {
 	}
 	placed := map[*Branch]bool{}
 	place := func(b *Branch) {
-		for todo := []*Branch{b}; len(todo) > 0; {
-			b, todo = todo[0], todo[1:]
+		for left := []*Branch{b}; len(left) > 0; {
+			b, left = left[0], left[1:]
 			placed[b] = true
-			todo = append(todo, b.Children...)
+			left = append(left, b.Children...)
 		}
 	}
 	for _, b := range roots {

@@ -121,12 +121,12 @@ func undamaged(ctx context.Context, store journal.Store, id string) iter.Seq2[*s
 
 // within reports whether a session stands in a tree.
 func within(root *replay.Branch, id string) bool {
-	for todo := []*replay.Branch{root}; len(todo) > 0; {
-		b := todo[len(todo)-1]
-		if todo = todo[:len(todo)-1]; b.Session == id {
+	for left := []*replay.Branch{root}; len(left) > 0; {
+		b := left[len(left)-1]
+		if left = left[:len(left)-1]; b.Session == id {
 			return true
 		}
-		todo = append(todo, b.Children...)
+		left = append(left, b.Children...)
 	}
 	return false
 }
@@ -140,9 +140,9 @@ func climb(root *replay.Branch, give func(b *replay.Branch, depth int, line stri
 		stem  string // of the lines below it
 		line  string
 	}
-	for todo := []place{{b: root}}; len(todo) > 0; {
-		p := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
+	for left := []place{{b: root}}; len(left) > 0; {
+		p := left[len(left)-1]
+		left = left[:len(left)-1]
 		if err := give(p.b, p.depth, p.line); err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func climb(root *replay.Branch, give func(b *replay.Branch, depth int, line stri
 			if p.depth >= maxStem { // a line that nobody could follow
 				base = strings.Repeat("   ", maxStem)
 			}
-			todo = append(todo, place{p.b.Children[i], p.depth + 1, base + stem, base + arm})
+			left = append(left, place{p.b.Children[i], p.depth + 1, base + stem, base + arm})
 		}
 	}
 	return nil
