@@ -209,7 +209,7 @@ type PhaseRequest struct {
 	Session  string         `json:"session"`
 	Phase    string         `json:"phase"`
 	TaskKind string         `json:"task_kind,omitzero"` // stays if empty
-	Trigger  jsontext.Value `json:"trigger,omitzero"`   // why, or who; recorded as it is
+	Trigger  jsontext.Value `json:"trigger,omitzero"`   // why, or who
 }
 
 // PhaseAnswer says where the session is now.
@@ -257,6 +257,7 @@ func (x *Executor) runPhase(ctx context.Context, session string, payload []byte,
 	if err := checkStage(session, req.Phase, req.TaskKind); err != nil {
 		return reply{}, err
 	}
+	req.Trigger, _ = x.redact.JSON(req.Trigger, "", nil)
 	s, done, err := x.writing(ctx, session, here)
 	if err != nil {
 		return reply{}, err

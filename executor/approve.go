@@ -251,7 +251,8 @@ func (s *session) answered(c *replay.Call, req AnswerRequest, out AnswerAnswer, 
 		case d.Decision == "deny":
 			return fail(schema.ApprovalDenied, "the call was denied before, at %d", d.Seq)
 		}
-		return fail(schema.CallConflict, "the call was allowed before, at %d", d.Seq)
+		a, err := fail(schema.CallConflict, "the call was allowed before, at %d", d.Seq)
+		return a, schema.AsError(err).With("next", "the first answer stands; to stop the call run: steno calls cancel "+s.id+" CALL")
 	}
 	a, err := fail(schema.NotFound, "call %s has no question %s", c.ID, quoted(req.ApprovalID))
 	if c.Waiting != nil {

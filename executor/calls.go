@@ -146,7 +146,7 @@ func nextOf(session string, c *replay.Call) string {
 	case c.Result == nil:
 		return "it waits for its turn; run: steno calls wait " + call
 	case c.Result.Open():
-		return "look whether the tool took effect, then run: steno calls resolve " + call + " with --succeeded, --failed or --retry"
+		return "look whether the tool took effect, then run: steno calls resolve " + call + " --reason WHY with --succeeded, --failed or --retry"
 	}
 	return ""
 }

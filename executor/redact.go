@@ -243,8 +243,7 @@ func (w *redaction) text(s string, nested int) (out string, hit bool) {
 		}
 		w.own, w.marks, w.more, w.further = own, w.marks[:marks], more, further
 	}
-	w.spans = w.spans[:0]
-	w.scan(s)
+	w.find(s)
 	if len(w.spans) == 0 {
 		return s, false
 	}
@@ -283,6 +282,22 @@ func likeJSON(s string) bool {
 }
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
+
+// find finds the spans of a text, as it stands and as a terminal shows it.
+func (w *redaction) find(s string) {
+	w.spans = w.spans[:0]
+	w.scan(s)
+	if strings.IndexByte(s, 0x1b) < 0 {
+		return
+	}
+	n := len(w.spans)
+	plain, cuts := withoutEscapes(s)
+	w.scan(plain)
+	for i := range w.spans[n:] {
+		f := &w.spans[n+i]
+		f.from, f.to = stood(cuts, f.from), stood(cuts, f.to-1)+1
+	}
+}
 
 // scan finds the spans of a text in one pass: a table says at which two bytes
 // something may begin, and only there is anything compared.

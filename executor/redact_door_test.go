@@ -287,6 +287,9 @@ func TestNoSecretIsAnywhere(t *testing.T) {
 		}
 		texts.WriteString(fmt.Sprint(err, schema.AsError(err).Details))
 	}
+	if _, err := n.client.Phase(within(t), executor.PhaseRequest{Session: "s1", Phase: executor.PhaseEditing, Trigger: jsontext.Value(`{"reason":"PASSWORD=` + inText + ` and ` + madeKey + `"}`)}); err != nil {
+		t.Error(err)
+	}
 	// The same call again is the same, another value is another call.
 	if again, err := n.client.Call(within(t), "s1", req); err != nil || string(again.Data) != string(a.Data) {
 		t.Errorf("the same again: %s, %v", again.Data, err)

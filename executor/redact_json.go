@@ -176,8 +176,7 @@ func (r *jsonReader) rename(from, to int, name string, n int) bool {
 	if to-from < minKnown {
 		return false
 	}
-	r.w.spans = r.w.spans[:0]
-	if r.w.scan(name); len(r.w.spans) == 0 {
+	if r.w.find(name); len(r.w.spans) == 0 {
 		return false
 	}
 	rule := r.w.spans[0].rule

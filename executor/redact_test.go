@@ -389,3 +389,32 @@ func TestNestedJSONIsReadBehindManyMarks(t *testing.T) {
 		}
 	}
 }
+
+// What a terminal does not show stands between no name and its value, and is no
+// letter of a word; neither is the end of what a URL encodes.
+func TestColoursHideNoSecret(t *testing.T) {
+	r, err := executor.NewRedactor(nil, executor.Redaction{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key, word = "ghp_0123456789abcdefghijABCDEFGHIJ012345", "Zq7Hunter2Secret99"
+	for text, want := range map[string]string{
+		"\x1b[32m" + key + "\x1b[0m": "\x1b[32m[redacted]\x1b[0m",
+		"x\x1b[0;1;32m" + key:        "x\x1b[0;1;32m[redacted]",
+		`\u001b[32m` + key:           `\u001b[32m[redacted]`,
+		"\x1b[38:5:2mis\x1b(B\x1b[m " + key[:9] + "\x1b[7m" + key[9:]: "\x1b[38:5:2mis\x1b(B\x1b[m [redacted]",
+		"password: \x1b[1m" + word + "\x1b[0m":                        "password: \x1b[1m[redacted]\x1b[0m",
+		"\x1b[32mpassword\x1b[0m: \x1b[1m" + word:                     "\x1b[32mpassword\x1b[0m: \x1b[1m[redacted]",
+		"\x1b]8;;https://x/\x1b\\" + key + "\x1b]8;;\a":               "\x1b]8;;https://x/\x1b\\[redacted]\x1b]8;;\a",
+		"https://x/?a%3D" + key:                                       "https://x/?a%3D[redacted]",
+		"\x1b[1mno secret\x1b[0m, max_tokens=10 \x1b":                 "\x1b[1mno secret\x1b[0m, max_tokens=10 \x1b",
+		"\x1b[\n\x1b[1;2":                                             "\x1b[\n\x1b[1;2",
+	} {
+		if got, _ := r.Text(text, "", nil); got != want {
+			t.Errorf("%q becomes %q, want %q", text, got, want)
+		}
+		if got, _ := r.Text(want, "", nil); got != want {
+			t.Errorf("once more %q becomes %q", want, got)
+		}
+	}
+}

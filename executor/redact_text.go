@@ -46,14 +46,37 @@ func (sh *shape) run(s string, i int) (end int, digit bool) {
 	return i, digit
 }
 
-// apart says whether a word begins at i. The letter of an escape, as in \n, is
-// none.
+// apart says whether a word begins at i. The letter of an escape, as in \n or
+// %3D, is none, and neither is the end of a colour.
 func apart(s string, i int) bool {
 	if i == 0 {
 		return true
 	}
 	c := lower(s[i-1])
-	return !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9') || i > 1 && s[i-2] == '\\'
+	if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9') || i > 1 && s[i-2] == '\\' {
+		return true
+	}
+	if i > 2 && s[i-3] == '%' && isHex(s[i-2]) && isHex(s[i-1]) {
+		return true
+	}
+	j := i - 2
+	for j >= 0 && i-j < 32 && (s[j] >= '0' && s[j] <= '9' || s[j] == ';' || s[j] == ':' || s[j] == '?') {
+		j--
+	}
+	if j < 1 || s[j] != '[' {
+		return false
+	}
+	for _, escape := range [...]string{"\x1b", `\x1b`, `\u001b`, `\u001B`, `\033`, `\e`} {
+		if strings.HasSuffix(s[:j], escape) {
+			return true
+		}
+	}
+	return false
+}
+
+func isHex(c byte) bool {
+	c = lower(c)
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f'
 }
 
 func findRun(sh *shape, s string, at, behind int) (from, to int) {

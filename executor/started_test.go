@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -220,4 +221,39 @@ func (p *place) repair(session string) {
 	if err != nil || len(got.Skipped) == 0 {
 		p.t.Fatalf("repaired: %+v, %v", got, err)
 	}
+}
+
+// Whoever edits a line can sum it anew. The chain then breaks at the line behind
+// it, and what is left out by a repair must not be all that is doubted: what the
+// edited one allows counts no more.
+func TestS5ALineThatWasEditedAllowsNothing(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo}, withPolicy(t, readOnly))
+	n.open("s1")
+	n.call("s1", "c1", "echo", `{}`)
+	n.stop()
+	segment := filepath.Join(p.dir, "sessions", "s1", "000001.jsonl")
+	b, err := os.ReadFile(segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited := 0
+	lines := bytes.Split(b, []byte("\n"))
+	for i, line := range lines {
+		if now := bytes.Replace(line, []byte(`"mode":"read_only"`), []byte(`"mode":"auto"`), 1); !bytes.Equal(now, line) {
+			now = now[:bytes.LastIndex(now, []byte(`,"sum":"`))]
+			sum := sha256.Sum256(now)
+			lines[i] = fmt.Appendf(now, `,"sum":"%x"}`, sum)
+			edited++
+		}
+	}
+	if err := os.WriteFile(segment, bytes.Join(lines, []byte("\n")), 0o600); err != nil || edited != 1 {
+		t.Fatalf("%d lines are edited, %v", edited, err)
+	}
+	p.repair("s1")
+	n = p.node([]executor.Tool{echo})
+	_, err = n.client.Call(within(t), "s1", request("c2", "echo", `{}`))
+	wantErr(t, err, schema.ResumePolicyUnavailable)
+	_, err = n.client.Fork(within(t), executor.ForkRequest{Session: "s1", To: "f1"})
+	wantErr(t, err, schema.ResumePolicyUnavailable)
 }

@@ -35,6 +35,23 @@ import (
 	"steno/schema"
 )
 
+// moves the state after an append; there is no second way.
+type State interface {
+	// Check says whether these events may follow, as if each were applied
+	// before the next; it changes nothing. The error has the kind that an
+	// append is refused with.
+	Check(events []schema.Event) error
+	// Apply moves the state by one event that Check has accepted, or one that it
+	// has refused with ResultWithoutCall, where the call may lie in a hole. It
+	// must not keep e or its Data.
+	Apply(e *schema.Event)
+	// Hole says that events are missing here.
+	Hole()
+	// Broken says that the last event applied does not follow the one before as
+	// that stands there now: either may be another one than was written.
+	Broken()
+}
+
 // A Journal is a session open for writing. It may be used from many
 // goroutines. Whoever has the lane appends, one at a time and maybe for as
 // long as the disk is full; mu guards what appends move, and is never held

@@ -11,22 +11,7 @@ import (
 	"steno/schema"
 )
 
-// State is what a log is folded into. The same Apply folds a stored log and
-// moves the state after an append; there is no second way.
-type State interface {
-	// Check says whether these events may follow, as if each were applied
-	// before the next; it changes nothing. The error has the kind that an
-	// append is refused with.
-	Check(events []schema.Event) error
-	// Apply moves the state by one event that Check has accepted, or one that it
-	// has refused with ResultWithoutCall, where the call may lie in a hole. It
-	// must not keep e or its Data.
-	Apply(e *schema.Event)
-	// Hole says that events are missing here.
-	Hole()
-}
-
-// ScanOptions tells a Scan how to read. The zero value reads the whole session
+// State is what a log is folded into. The same Apply folds a stored log and// ScanOptions tells a Scan how to read. The zero value reads the whole session
 // and folds nothing.
 type ScanOptions struct {
 	// State is folded along, if it is not nil; what it refuses is a finding.

@@ -177,11 +177,11 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader) bool {
 		s.aside++
 		return true
 	}
-	named := false
+	named, broken := false, missing == 0 && e.Prev != s.sum
 	if r.number == g.sealLine {
 		if why := s.atSeal(g); why != nil {
 			s.found(ctx, r.finding(g), why, missing > 0)
-			named = true
+			named, broken = true, true
 		}
 	}
 	switch {
@@ -192,10 +192,10 @@ func (s *Scan) line(ctx context.Context, g *segment, r *lineReader) bool {
 		// what is named already may be the missing lines
 	case missing > 0:
 		s.foundLine(ctx, g, r, schema.SeqGap, true, number)
-	case missing == 0 && e.Prev != s.sum:
+	case broken:
 		s.foundLine(ctx, g, r, schema.ChainBroken, false, number)
 	}
-	s.take(ctx, g, r, one, named)
+	s.take(ctx, g, r, one, named, broken)
 	return true
 }
 
@@ -234,8 +234,9 @@ func (s *Scan) atSeal(g *segment) error {
 	return nil
 }
 
-// take gives the one event out, and folds it if it fits.
-func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, one []schema.Event, named bool) {
+// take gives the one event out, and folds it if it fits. named says that what is
+// wrong with it was, broken that it does not follow the one before.
+func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, one []schema.Event, named, broken bool) {
 	e := &one[0]
 	s.flush(e.Seq)
 	s.Events++
@@ -274,6 +275,9 @@ func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, one []schema
 				f.Kind = schema.TailSuspect
 			}
 			s.found(ctx, f, schema.BadEvent, false)
+		}
+		if broken {
+			st.Broken()
 		}
 	}
 	if len(lack) > 0 {

@@ -187,3 +187,15 @@ func TestHiddenIsOverTheMarksOfTheArguments(t *testing.T) {
 		}
 	}
 }
+
+// Where the chain breaks either line may have been edited and summed anew: what
+// was allowed before counts no more, and what it says of the session neither.
+func TestS5NothingIsAllowedBeforeABreak(t *testing.T) {
+	var l log
+	s := fold(t, replay.New(), l.add(entry{"session_started", `{"posture":{"mode":"auto"},"phase":"editing"}`},
+		call("a"), asked("a", "q", ""), allowed("a", "q", grant), call("b"), asked("b", "p", "")))
+	s.Broken()
+	if len(s.Grants) > 0 || !s.PostureLost || !s.PhaseLost || s.Call("a").State != replay.Unknown || s.Call("b").Waiting != nil {
+		t.Errorf("behind a break there is %+v, %+v, %+v", s.Grants, s.Call("a"), s.Call("b"))
+	}
+}

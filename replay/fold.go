@@ -179,6 +179,19 @@ func (s *State) name(name []byte) string {
 // have become stricter.
 func (s *State) Hole() {
 	s.rules.Hole()
+	s.lose()
+}
+
+// Broken says that the last event does not follow the one before as that stands
+// now. Whoever edits a line may sum it anew, so neither counts where something
+// would be allowed by it: no grant of before, and nothing that waits to start.
+func (s *State) Broken() {
+	s.Grants = nil
+	s.lose()
+}
+
+// lose forgets what may be otherwise than the log says.
+func (s *State) lose() {
 	s.PostureLost, s.PhaseLost = true, true
 	for _, c := range s.Calls {
 		c.Waiting = nil

@@ -17,14 +17,19 @@ import (
 
 func (a *app) approvalsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "approvals", Short: "what waits for a person, and the answers to it",
-		Long: "approvals lists the calls that a policy wants a person to be asked about, and answers them. ls reads files only.\n" +
+		Long: "approvals lists the calls that a policy wants a person to be asked about, and answers them. ls reads files only, and asks there with --nats.\n" +
 			"An answer goes through the serve that runs on the store. Where none runs the call is run here, and waited for.",
 		Example: "  steno approvals ls\n  steno approvals allow s1 call-7\n  steno approvals deny s1 call-7 --reason 'not on a Friday'"}
 	var session string
-	ls := &cobra.Command{Use: "ls", Short: "list what waits; reads files only", Example: "  steno approvals ls --session demo -o jsonl", Args: exactly(),
-		RunE: a.onStore(func(ctx context.Context, store *journal.Files, _ []string) error {
-			return a.listApprovals(ctx, store, session)
-		})}
+	ls := &cobra.Command{Use: "ls", Short: "list what waits; reads files only, or asks on --nats", Example: "  steno approvals ls --session demo -o jsonl", Args: exactly(),
+		RunE: func(c *cobra.Command, args []string) error {
+			if a.nats != "" {
+				return a.askThere(c.Context(), func(ctx context.Context, client *executor.Client) error { return a.listQuestions(ctx, client, session) })
+			}
+			return a.onStore(func(ctx context.Context, store *journal.Files, _ []string) error {
+				return a.listApprovals(ctx, store, session)
+			})(c, args)
+		}}
 	ls.Flags().StringVar(&session, "session", "", "of this session only")
 	c.AddCommand(ls, a.answerCommand("allow", "let a call run that waits"), a.answerCommand("deny", "refuse a call that waits; it gets a recorded result"))
 	return c
@@ -70,17 +75,50 @@ func (a *app) answerCommand(decision, short string) *cobra.Command {
 	return c
 }
 
+// questions lists what is asked.
+type questions struct{ listing }
+
+func (a *app) questions() *questions {
+	return &questions{listing{a: a, head: []string{"SESSION", "CALL", "TOOL", "PROGRAM", "TIER", "FOR", "AGE", "EXPIRES", "REASON", "ARGS", "APPROVAL"}}}
+}
+
+func (l *questions) addAll(list []executor.ApprovalInfo) error {
+	for _, q := range list {
+		err := l.add(q, func() []string {
+			return []string{q.Session, q.CallID, q.Tool, short(q.Program, 40), strconv.FormatUint(q.Tier, 10), short(q.Actor.ID, 40), time.Since(q.Asked).Round(time.Second).String(), q.Expires,
+				short(q.Reason, 60), short(string(q.Args), 80), q.ApprovalID}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listQuestions asks whoever serves, page by page.
+func (a *app) listQuestions(ctx context.Context, client *executor.Client, session string) error {
+	l := a.questions()
+	for req := (executor.ApprovalsRequest{Session: session}); ; {
+		page, err := client.Approvals(ctx, req)
+		if err == nil {
+			err = l.addAll(page.Approvals)
+		}
+		if err != nil {
+			return err
+		}
+		if !page.More {
+			return l.end()
+		}
+		req.After = page.After
+	}
+}
+
 func (a *app) listApprovals(ctx context.Context, store *journal.Files, session string) error {
-	l := listing{a: a, head: []string{"SESSION", "CALL", "TOOL", "PROGRAM", "TIER", "FOR", "AGE", "EXPIRES", "REASON", "ARGS", "APPROVAL"}}
+	l := a.questions()
 	one := func(id string) error {
 		list, err := executor.Approvals(ctx, store, id)
-		for _, q := range list {
-			if err == nil {
-				err = l.add(q, func() []string {
-					return []string{q.Session, q.CallID, q.Tool, short(q.Program, 40), strconv.FormatUint(q.Tier, 10), short(q.Actor.ID, 40), time.Since(q.Asked).Round(time.Second).String(), q.Expires,
-						short(q.Reason, 60), short(string(q.Args), 80), q.ApprovalID}
-				})
-			}
+		if err == nil {
+			err = l.addAll(list)
 		}
 		return err
 	}
@@ -111,6 +149,21 @@ func (a *app) listApprovals(ctx context.Context, store *journal.Files, session s
 func notWaiting(session, call string) error {
 	return schema.Errorf(schema.NotFound, "call %s of session %s does not wait for an answer", inert(call), session).
 		With("session", session).With("call_id", call).With("next", "see what waits: steno approvals ls")
+}
+
+// lastAnswered is the newest question about a call that has an answer, "" if
+// there is none.
+func lastAnswered(ctx context.Context, client *executor.Client, session, call string) (id string) {
+	is, err := client.LookAtCall(ctx, executor.CallRequest{Session: session, CallID: call})
+	if err != nil || is.Call == nil {
+		return ""
+	}
+	for _, d := range is.Call.Decisions {
+		if d.ApprovalID != "" {
+			id = d.ApprovalID
+		}
+	}
+	return id
 }
 
 // answerApproval answers the question that is open about a call. The arguments
@@ -144,7 +197,10 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 		if req.ApprovalID != "" { // the person names what they have seen
 			i = -1
 		} else if i < 0 {
-			return notWaiting(session, call)
+			// Answered before, or in this instant: who asks is told what was decided.
+			if req.ApprovalID = lastAnswered(b.calls, b.client, session, call); req.ApprovalID == "" {
+				return notWaiting(session, call)
+			}
 		}
 		if i >= 0 {
 			q := list.Approvals[i]

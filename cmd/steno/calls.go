@@ -81,19 +81,24 @@ func (a *app) looksAt(c *cobra.Command, args []string, files func(context.Contex
 	if err := schema.CheckSession(args[0]); err != nil {
 		return err
 	}
-	nc, err := a.connect(c.Context())
+	return a.askThere(c.Context(), remote)
+}
+
+// askThere asks whoever serves on --nats.
+func (a *app) askThere(ctx context.Context, remote func(context.Context, *executor.Client) error) error {
+	nc, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	if err := a.someoneServes(c.Context(), nc); err != nil {
+	if err := a.someoneServes(ctx, nc); err != nil {
 		return err
 	}
 	client, err := executor.NewClient(nc, "")
 	if err != nil {
 		return err
 	}
-	return remote(c.Context(), client)
+	return remote(ctx, client)
 }
 
 // connect is for those who ask whoever serves: on --nats, or on this store; nil
@@ -323,7 +328,7 @@ func (a *app) callsResolveCommand() *cobra.Command {
 			case as == "":
 				return usage("say what became of the call: --retry, --succeeded or --failed")
 			case strings.TrimSpace(reason) == "":
-				return usage("--reason is missing").With("next", "say why you know: steno calls resolve SESSION CALL --reason WHY")
+				return usage("--reason is missing").With("next", "say why you know; run: steno calls resolve "+args[0]+" "+shellWord(args[1])+" --"+as+" --reason WHY")
 			case retry && output != "":
 				return usage("--output goes with --succeeded or --failed; a retry has the output of the tool")
 			}

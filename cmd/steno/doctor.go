@@ -392,7 +392,7 @@ func (d *doctor) calls(id string, state *replay.State, st lease.Status) {
 		d.tell(diagnosis{Check: "calls", Session: id, Status: statusWarning, Kind: schema.OutcomeUnknown, Text: "nobody knows what became of " + of(unknown), Next: "whoever writes the session next settles them; look at them with: steno calls ls " + id + " --open"})
 	}
 	if len(open) > 0 {
-		d.tell(diagnosis{Check: "outcomes", Session: id, Status: statusWarning, Kind: schema.Interrupted, Text: "the outcome is open of " + of(open), Next: "look what the tools did, then run: steno calls resolve " + id + " CALL with --succeeded, --failed or --retry"})
+		d.tell(diagnosis{Check: "outcomes", Session: id, Status: statusWarning, Kind: schema.Interrupted, Text: "the outcome is open of " + of(open), Next: "look what the tools did, then run: steno calls resolve " + id + " CALL --reason WHY with --succeeded, --failed or --retry"})
 	}
 	if quiet {
 		d.tell(diagnosis{Check: "calls", Session: id, Status: statusOK, Text: many(len(state.Calls), "call") + ", none open"})

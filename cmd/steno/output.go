@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
@@ -49,8 +51,31 @@ func (a *app) json(v any) error {
 	return err
 }
 
+// encode gives JSON in which nothing acts on a terminal: its characters beyond
+// ASCII that would are written as escapes.
 func encode(v any) ([]byte, error) {
-	return json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true), json.FormatNilSliceAsNull(false))
+	b, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true), json.FormatNilSliceAsNull(false))
+	if err != nil || !bytes.ContainsFunc(b, acts) {
+		return b, err
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case !acts(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xFFFF:
+			hi, lo := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, hi, lo)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out, nil
+}
+
+// acts says whether a character is for a terminal and not to be seen.
+func acts(r rune) bool {
+	return r >= 0x7f && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp))
 }
 
 // table writes rows in columns. What stands in a log is hostile: every cell is

@@ -87,7 +87,7 @@ func openNext(session string, o executor.OpenCall) string {
 	case o.State == "waiting":
 		return "run: steno approvals allow " + call + ", or deny"
 	case o.Kind != "":
-		return "look whether the tool took effect, then run: steno calls resolve " + call + " with --succeeded, --failed or --retry"
+		return "look whether the tool took effect, then run: steno calls resolve " + call + " --reason WHY with --succeeded, --failed or --retry"
 	case o.State == "running":
 		return "run: steno calls wait " + call
 	}

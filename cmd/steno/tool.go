@@ -33,6 +33,9 @@ func (a *app) toolCommand() *cobra.Command {
 			"anthropic and openai are those of their messages and chat completions, and the default has all there is.",
 		Example: "  steno tool show read\n  steno tool show send_notice --tools tools.yaml --format mcp", Args: exactly("TOOL"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.onlyHere(); err != nil {
+				return err
+			}
 			reg, err := a.registry()
 			if err != nil {
 				return err
@@ -66,9 +69,20 @@ func (a *app) registry() (*executor.Registry, error) {
 	return executor.NewRegistry(tools...)
 }
 
+// onlyHere refuses --nats where nobody is asked there.
+func (a *app) onlyHere() error {
+	if a.nats == "" {
+		return nil
+	}
+	return usage("the tools of a server are those that a session of it admits").With("next", "run: steno tool ls --session SESSION --nats SERVER")
+}
+
 // specs are the tools of this command's own executor, or of a session.
 func (a *app) specs(ctx context.Context, session string) (specs []jsontext.Value, err error) {
 	if session == "" {
+		if err := a.onlyHere(); err != nil {
+			return nil, err
+		}
 		reg, err := a.registry()
 		if err != nil {
 			return nil, err

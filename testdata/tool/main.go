@@ -1,5 +1,5 @@
 // Command tool is an executor with a tool of its own beside the built-in ones.
-// It serves the calls that come in over NATS until it is interrupted:
+// It serves the calls that come in over NATS until it is interrupted or told to end:
 //
 //	tool nats://127.0.0.1:4222 STORE OUTBOX
 package main
@@ -11,6 +11,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -62,7 +63,7 @@ func main() {
 }
 
 func serve(url, dir, outbox string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	conn, err := nats.Connect(url)
 	if err != nil {
