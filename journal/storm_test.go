@@ -270,8 +270,13 @@ func TestStormOfZombies(t *testing.T) {
 func TestStormNoticesAMissingCheck(t *testing.T) {
 	journaltest.Either(t, func(t *testing.T, logged bool) {
 		for _, stop := range []bool{true, false} {
-			s := supersede(t, true, logged)
-			s.round("s1", stop, 0, true)
+			// Whether one is lost in a round is a matter of who is faster, so it has
+			// several.
+			var s *superseded
+			for n := 0; n < 20 && (n == 0 || s.lost == 0); n++ {
+				s = supersede(t, true, logged)
+				s.round("s1", stop, 0, true)
+			}
 			if s.lost == 0 {
 				t.Errorf("stopped %t: nothing is lost without the check", stop)
 			}

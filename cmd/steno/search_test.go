@@ -121,13 +121,12 @@ func TestS14ASearchNamesDamagedSessions(t *testing.T) {
 	}
 }
 
-// BenchmarkSearch goes through 1,000 sessions of 1,000 events, beside grep and jq.
-func BenchmarkSearch(b *testing.B) {
-	const sessions, calls = 1000, 249
-	dir := b.TempDir()
+// manySessions writes sessions of 1,000 events, one in a hundred with a needle.
+func manySessions(b *testing.B, sessions int) (dir string) {
+	dir = b.TempDir()
 	for s := range sessions {
 		var entries []journal.Entry
-		for n := range calls {
+		for n := range 249 {
 			word := "nothing"
 			if n == 100 && s%100 == 0 {
 				word = "needle"
@@ -136,6 +135,13 @@ func BenchmarkSearch(b *testing.B) {
 		}
 		written(b, dir, fmt.Sprintf("s%04d", s), false, entries)
 	}
+	return dir
+}
+
+// BenchmarkSearch goes through 1,000 sessions of 1,000 events, beside grep and jq.
+func BenchmarkSearch(b *testing.B) {
+	const sessions = 1000
+	dir := manySessions(b, sessions)
 	run := func(name string, args ...string) {
 		b.Run(filepath.Base(name)+" "+strings.Join(args[:min(2, len(args))], " "), func(b *testing.B) {
 			for b.Loop() {
@@ -152,5 +158,23 @@ func BenchmarkSearch(b *testing.B) {
 	run("sh", "-c", "grep -h needle .steno/sessions/*/0*.jsonl")
 	if _, err := exec.LookPath("jq"); err == nil {
 		run("sh", "-c", `cat .steno/sessions/*/0*.jsonl | jq -c 'select(.data.args.why? == "needle")'`)
+	}
+}
+
+// BenchmarkVerify reads 200 sessions of 1,000 events with one processor and with two.
+func BenchmarkVerify(b *testing.B) {
+	const sessions = 200
+	dir := manySessions(b, sessions)
+	for _, cores := range []string{"1", "2"} {
+		b.Run(cores, func(b *testing.B) {
+			for b.Loop() {
+				cmd := exec.Command("steno", "verify")
+				cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOMAXPROCS="+cores)
+				if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "ok  ") != sessions {
+					b.Fatalf("%v: %.300s", err, out)
+				}
+			}
+			b.ReportMetric(sessions*1000*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+		})
 	}
 }

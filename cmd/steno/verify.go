@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -160,8 +163,10 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 	if list {
 		io.WriteString(a.out, "[")
 	}
-	for i, id := range sessions {
-		r, unread := readSession(ctx, store, id, 0, journal.ScanOptions{State: replay.NewChecker(), Head: kept[id], Blobs: !trusted, Trusted: trusted})
+	i := 0
+	for r, unread := range readAll(ctx, sessions, func(ctx context.Context, id string) (report, error) {
+		return readSession(ctx, store, id, 0, journal.ScanOptions{State: replay.NewChecker(), Head: kept[id], Blobs: !trusted, Trusted: trusted})
+	}) {
 		if unread != nil { // one bad session never hides another
 			b := schema.Body(a.local(unread))
 			r.Error = &b
@@ -174,6 +179,7 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 		if list && i > 0 {
 			io.WriteString(a.out, ",")
 		}
+		i++
 		r.Next = a.here(r.Next)
 		if err := a.printReport(ctx, store, r); err != nil {
 			return err
@@ -191,6 +197,43 @@ func (a *app) verify(ctx context.Context, store journal.Store, sessions []string
 		}
 	}
 	return worst
+}
+
+// readAll gives the reports of sessions in their order. As many are read side by
+// side as there are processors: one alone keeps several busy only if it is long.
+func readAll(ctx context.Context, sessions []string, read func(context.Context, string) (report, error)) iter.Seq2[report, error] {
+	type outcome struct {
+		report
+		err error
+	}
+	return func(yield func(report, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		var readers sync.WaitGroup
+		defer readers.Wait()
+		defer cancel()
+		// Of those under way one is waited for, and the others wait here for their turn.
+		order := make(chan chan outcome, runtime.GOMAXPROCS(0)-1)
+		readers.Go(func() {
+			defer close(order)
+			for _, id := range sessions {
+				done := make(chan outcome, 1)
+				select {
+				case order <- done:
+				case <-ctx.Done():
+					return
+				}
+				readers.Go(func() {
+					r, err := read(ctx, id)
+					done <- outcome{r, err}
+				})
+			}
+		})
+		for done := range order {
+			if o := <-done; !yield(o.report, o.err) {
+				return
+			}
+		}
+	}
 }
 
 // readSession reads one session to its end, or up to event asOf.
