@@ -30,6 +30,9 @@ func (s *session) start(req *Request, attempt uint64, call bool, a admitted, all
 	}
 	o := d.object()
 	o.Grow(len(req.CallID)+128).Text("call_id", req.CallID).Uint("attempt", attempt).Text("executor", s.x.cfg.Holder.ID)
+	if a.tool.Original != "" {
+		o.Text("original", a.tool.Original)
+	}
 	if attempt > 1 {
 		// A take-over fences the log, not the world.
 		o.Uint("possibly_running", attempt-1)

@@ -36,7 +36,7 @@ func bashTool(c Commands) Tool {
 			"oneOf":[{"required":["command"]},{"required":["argv"]}],"additionalProperties":false}`),
 		Tier:    3,
 		Program: bashProgram,
-		Timeout: bashMax + 10*time.Second, // the tool's own deadline comes first
+		Timeout: bashMax + commandRoom, asked: bashMax,
 		Run: func(ctx context.Context, call *Invocation) (Result, error) {
 			return runBash(ctx, call, c)
 		},

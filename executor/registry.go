@@ -1,12 +1,14 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"steno/schema"
 
@@ -84,6 +86,8 @@ func (r *Registry) put(t Tool, replace bool) error {
 		return badTool(t, "a tool's name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
 	}
 	switch {
+	case len(t.Original) > 1024 || !utf8.ValidString(t.Original):
+		return badTool(t, "the name that it has where it comes from is longer than 1,024 bytes, or not UTF-8")
 	case strings.TrimSpace(t.Description) == "":
 		return badTool(t, "it has no description")
 	case t.Run == nil && t.Bind == nil:
@@ -135,8 +139,8 @@ func (r *Registry) put(t Tool, replace bool) error {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, taken := r.tools[t.Name]; taken && !replace {
-		return schema.Errorf(schema.AlreadyExists, "there is a tool %q already", t.Name).With("tool", t.Name)
+	if there, taken := r.tools[t.Name]; taken && !replace {
+		return clash(there.tool, t)
 	}
 	r.tools[t.Name] = e
 	if t.Exclusive {
@@ -251,6 +255,20 @@ func frozen(t Tool) Tool {
 	t.Input, t.Output, t.Phases, t.Paths = slices.Clone(t.Input), slices.Clone(t.Output), slices.Clone(t.Phases), slices.Clone(t.Paths)
 	return t
 }
+
+// clash says that two tools have one name, and which ones if that is not the
+// name that they have where they come from.
+func clash(there, t Tool) *schema.Error {
+	bad := schema.Errorf(schema.AlreadyExists, "there is a tool %q already", t.Name)
+	if there.Original != "" || t.Original != "" {
+		bad = schema.Errorf(schema.AlreadyExists, "the tools %s and %s would both be called %s", quoted(there.origin()), quoted(t.origin()), t.Name).
+			With("originals", []string{shorten(there.origin(), maxShown), shorten(t.origin(), maxShown)})
+	}
+	return bad.With("tool", t.Name)
+}
+
+// origin is the name that the tool has where it comes from.
+func (t *Tool) origin() string { return cmp.Or(t.Original, t.Name) }
 
 func badTool(t Tool, why string) *schema.Error {
 	return schema.Errorf(schema.InvalidConfig, "the tool %s cannot be registered: %s", quoted(t.Name), why).

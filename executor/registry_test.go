@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"steno/executor"
+	"steno/journal/journaltest"
 	"steno/schema"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -108,6 +109,54 @@ func TestT5RegisterTwiceIsRefusedAndReplaceIsNot(t *testing.T) {
 		t.Errorf("replacing nothing: %v", err)
 	}
 	wantKind(t, r.Replace(tool("t", `{}`)), schema.InvalidConfig)
+}
+
+// A tool whose name is made of another keeps that one, in what is told of it and
+// in the record, and two that would get the same name are refused by both.
+func TestT1AToolKeepsTheNameThatItHasElsewhere(t *testing.T) {
+	named := func(original string) executor.Tool {
+		x := tool(schema.ToolName(original), `{"type":"object"}`)
+		x.Original = original
+		return x
+	}
+	for there, comes := range map[string]string{"files.read": "files/read", "files_read": "files.read", "a.b": "a b"} {
+		r, err := executor.NewRegistry(named(there))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := wantKind(t, r.Register(named(comes)), schema.AlreadyExists)
+		if got := bad.Details["originals"]; !slices.Equal(got.([]string), []string{there, comes}) || !strings.Contains(bad.Error(), there) || !strings.Contains(bad.Error(), comes) {
+			t.Errorf("%s and %s: %v (%v)", there, comes, bad, got)
+		}
+	}
+	r, err := executor.NewRegistry(tool("a_b", `{"type":"object"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, r.Register(named("a.b")), schema.AlreadyExists)
+	for _, bad := range []string{"\xff", strings.Repeat("x", 1025)} {
+		wantKind(t, r.Register(named(bad)), schema.InvalidConfig)
+	}
+
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{named("files.read"), tool("plain", `{"type":"object"}`)})
+	n.open("s1")
+	n.call("s1", "c1", "files_read", `{}`)
+	if started, _ := p.last("s1", schema.TypeToolStarted); field[string](t, started, "original") != "files.read" {
+		t.Errorf("recorded as %s", started)
+	}
+	n.call("s1", "c2", "plain", `{}`)
+	if started, _ := p.last("s1", schema.TypeToolStarted); strings.Contains(string(started), "original") {
+		t.Errorf("recorded as %s", started)
+	}
+	told, err := n.client.Tools(within(t), executor.ToolsRequest{Session: "s1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(told.Tools) != 2 || !strings.HasPrefix(string(told.Tools[0]), `{"name":"files_read","original":"files.read","description":`) ||
+		strings.Contains(string(told.Tools[1]), "original") {
+		t.Errorf("told are %s", told.Tools)
+	}
 }
 
 func TestT5AnUnknownToolNamesTheKnown(t *testing.T) {

@@ -52,7 +52,7 @@ const (
 	phaseSchema       = `{"type":"object","required":["session","phase"],"properties":{"session":` + sessionID + `,` + stageSchema + `,"trigger":{}}}`
 	phaseAnswerSchema = `{"type":"object","required":["ok","phase","changed","head"],"properties":{"ok":{"const":true},"phase":{"type":"string"},` +
 		`"task_kind":{"type":"string"},"changed":{"type":"boolean"},"head":{"type":"string"}}}`
-	toolsSchema       = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `,"format":{"enum":["steno","mcp","anthropic","openai"]}}}`
+	toolsSchema       = `{"type":"object","required":["session"],"properties":{"session":` + sessionID + `,"format":{"enum":["steno","mcp","anthropic","openai","openai-responses"]}}}`
 	toolsAnswerSchema = `{"type":"object","required":["ok","tools"],"properties":{"ok":{"const":true},"phase":{"type":"string"},"task_kind":{"type":"string"},` +
 		`"tools":{"type":"array","items":{"type":"object"}}}}`
 	endSchema = `{"type":"object","required":["session","outcome"],"properties":{"session":` + sessionID + `,` +

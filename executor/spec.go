@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/go-json-experiment/json"
@@ -11,18 +12,20 @@ import (
 )
 
 // Forms in which tools are told to models: of the Model Context Protocol, of
-// Anthropic's messages and of OpenAI's chat completions. Steno's own has all
-// there is.
+// Anthropic's messages, and of OpenAI's chat completions and responses. Steno's
+// own has all there is.
 const (
 	FormatSteno     = replay.FormatSteno
 	FormatMCP       = "mcp"
 	FormatAnthropic = replay.FormatAnthropic
 	FormatOpenAI    = replay.FormatOpenAI
+	FormatResponses = "openai-responses" // of tools only: calls and messages are told apart by what they hold
 )
 
 // A ToolInfo is a tool in steno's own form.
 type ToolInfo struct {
 	Name        string         `json:"name"`
+	Original    string         `json:"original,omitzero"` // its name where it comes from, if that is another
 	Description string         `json:"description"`
 	Tier        int            `json:"tier"`
 	Phases      []string       `json:"phases,omitempty"` // all if there are none
@@ -44,9 +47,9 @@ func (t Tool) Spec(format string) (jsontext.Value, error) {
 	var v any
 	switch format {
 	case "", FormatSteno:
-		info := ToolInfo{Name: t.Name, Description: t.Description, Tier: t.Tier, Phases: t.Phases, Escalates: t.Escalates,
+		info := ToolInfo{Name: t.Name, Original: t.Original, Description: t.Description, Tier: t.Tier, Phases: t.Phases, Escalates: t.Escalates,
 			ReadOnly: t.ReadOnly, Repeatable: t.Repeatable, Idempotent: t.idempotent(), Destructive: t.destructive(), OpenWorld: t.openWorld(),
-			TimeoutMS: t.Timeout.Milliseconds(), Input: t.Input, Output: t.Output}
+			TimeoutMS: cmp.Or(t.asked, t.Timeout).Milliseconds(), Input: t.Input, Output: t.Output}
 		if t.walls != nil {
 			info.Confined = t.walls()
 		}
@@ -57,8 +60,10 @@ func (t Tool) Spec(format string) (jsontext.Value, error) {
 		v = anthropicTool{t.Name, t.Description, t.Input}
 	case FormatOpenAI:
 		v = openAITool{"function", openAIFunction{t.Name, t.Description, t.Input}}
+	case FormatResponses:
+		v = openAITyped{"function", t.Name, t.Description, t.Input, false}
 	default:
-		return nil, schema.Errorf(schema.InvalidArgs, "there is no format %s of a tool; there are steno, mcp, anthropic and openai", quoted(format)).
+		return nil, schema.Errorf(schema.InvalidArgs, "there is no format %s of a tool; there are steno, mcp, anthropic, openai and openai-responses", quoted(format)).
 			With("pointer", "/format")
 	}
 	return json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
@@ -87,6 +92,13 @@ type (
 		Type     string         `json:"type"`
 		Function openAIFunction `json:"function"`
 	}
+	openAITyped struct {
+		Type        string         `json:"type"`
+		Name        string         `json:"name"`
+		Description string         `json:"description"`
+		Input       jsontext.Value `json:"parameters"`
+		Strict      bool           `json:"strict"` // it is true there where it is left out, and few schemas are that strict
+	}
 	openAIFunction struct {
 		Name        string         `json:"name"`
 		Description string         `json:"description"`
@@ -102,7 +114,7 @@ func (t *Tool) openWorld() bool   { return t.OpenWorld == nil || *t.OpenWorld }
 // ToolsRequest asks which tools a session admits now.
 type ToolsRequest struct {
 	Session string `json:"session"`
-	Format  string `json:"format,omitzero"` // steno, mcp, anthropic or openai; steno if empty
+	Format  string `json:"format,omitzero"` // steno, mcp, anthropic, openai or openai-responses; steno if empty
 }
 
 // ToolsAnswer lists them, sorted by name. A call of another one is refused.

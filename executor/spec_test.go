@@ -21,6 +21,7 @@ func TestT4ASpecificationIsToldInEveryFormat(t *testing.T) {
 			`"annotations":{"readOnlyHint":false,"destructiveHint":true,"idempotentHint":false,"openWorldHint":true}}`,
 		executor.FormatAnthropic: `{"name":"t","description":"does nothing","input_schema":` + input + `}`,
 		executor.FormatOpenAI:    `{"type":"function","function":{"name":"t","description":"does nothing","parameters":` + input + `}}`,
+		executor.FormatResponses: `{"type":"function","name":"t","description":"does nothing","parameters":` + input + `,"strict":false}`,
 		"": `{"name":"t","description":"does nothing","tier":0,"read_only":false,"repeatable":false,"idempotent":false,` +
 			`"destructive":true,"open_world":true,"input":` + input + `,"output":{"type":"object"}}`,
 	} {

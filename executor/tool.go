@@ -29,6 +29,7 @@ import (
 // [Define] makes a Tool of a function.
 type Tool struct {
 	Name        string         // 1–64 of [A-Za-z0-9_-]
+	Original    string         // its name where it comes from, if Name was made of that with [schema.ToolName]; shown and recorded, decides nothing
 	Description string         // what it does and when to use it, for the model; required
 	Input       jsontext.Value // JSON Schema of the arguments, of type object; see [Registry.Register]
 	Output      jsontext.Value // JSON Schema of the structured answer, of type object; nil if there is none
@@ -72,6 +73,7 @@ type Tool struct {
 
 	bad   error         // why Define could not make it
 	of    *registered   // what it is in its registry
+	asked time.Duration // the limit of its command, above which Timeout has some room; 0 is Timeout
 	walls func() string // what is around the commands that it runs; nil if it runs none
 }
 

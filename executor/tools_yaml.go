@@ -246,7 +246,7 @@ func (c commandTool) tool(dir string, how Commands) (Tool, error) {
 		Name: c.Name, Description: c.Description, Input: c.Input, Output: c.Output,
 		Tier: tier, ReadOnly: c.ReadOnly, Repeatable: c.Repeatable, Phases: c.Phases, Escalates: c.Escalates, Exclusive: c.Exclusive, Paths: c.Paths,
 		Idempotent: c.Idempotent, Destructive: c.Destructive, OpenWorld: c.OpenWorld,
-		Timeout: limit + commandRoom, DryRun: true, Run: p.run,
+		Timeout: limit + commandRoom, asked: limit, DryRun: true, Run: p.run,
 		walls: func() string { return confinement(how, bounds) },
 	}
 	if c.Check == nil {

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"strconv"
 	"strings"
@@ -48,11 +49,40 @@ func CheckCallID(id string) error {
 // ValidToolName reports whether a tool can have this name: 1 to 64 of
 // [A-Za-z0-9_-].
 func ValidToolName(name string) bool {
-	ok := len(name) >= 1 && len(name) <= 64
+	ok := len(name) >= 1 && len(name) <= maxToolName
 	for i := 0; ok && i < len(name); i++ {
 		ok = word(name[i]) || name[i] == '-'
 	}
 	return ok
+}
+
+// maxToolName is how many bytes the name of a tool may have.
+const maxToolName = 64
+
+// ToolName makes a name that [ValidToolName] takes of one that somebody else has
+// given a tool, such as a server with a dot in it: each other character becomes
+// "_". What is too long is cut and ends in a part of the hash of the whole, so
+// that long names that differ stay different, and always get the same name. Short
+// ones may meet ("a.b" and "a_b"), which whoever registers them must refuse. It
+// is "" only for "".
+func ToolName(original string) string {
+	b := make([]byte, 0, maxToolName)
+	cut := false
+	for _, c := range original { // broken UTF-8 counts as a character for each byte
+		if cut = len(b) == maxToolName; cut {
+			break
+		}
+		if c >= 0x80 || !word(byte(c)) && c != '-' {
+			c = '_'
+		}
+		b = append(b, byte(c))
+	}
+	if !cut {
+		return string(b)
+	}
+	sum := sha256.Sum256([]byte(original))
+	const digits = 8
+	return string(hex.AppendEncode(append(b[:maxToolName-1-digits], '_'), sum[:digits/2]))
 }
 
 // ValidType reports whether typ can be the type of an event:

@@ -94,6 +94,42 @@ func TestToolNames(t *testing.T) {
 	}
 }
 
+func TestT1ToolNamesOfOthers(t *testing.T) {
+	long := strings.Repeat("x", 63)
+	for original, want := range map[string]string{
+		"":                       "",
+		"read-file_2":            "read-file_2",
+		"files.read":             "files_read",
+		"files/read":             "files_read",
+		"a b\tc\nd":              "a_b_c_d",
+		"größe":                  "gr__e",
+		"日本":                     "__",
+		"a\xff\xfeb":             "a__b",
+		"\x00\x1b[2J\u202e":      "___2J_",
+		long + "y":               long + "y",
+		long + ".":               long + "_",
+		long + "yz":              long[:55] + "_304b4a63",
+		long + "yZ":              long[:55] + "_c41c83bd",
+		long + "..":              long[:55] + "_544399b7",
+		strings.Repeat("é", 64):  strings.Repeat("_", 64),
+		strings.Repeat("é", 65):  strings.Repeat("_", 56) + "c8a2666a",
+		strings.Repeat("x", 1e6): long[:55] + "_1b977e9f",
+	} {
+		got := schema.ToolName(original)
+		if got != want {
+			t.Errorf("%.80q is called %q, want %q", original, got, want)
+		}
+		if schema.ValidToolName(got) != (original != "") {
+			t.Errorf("%q cannot be the name of a tool", got)
+		}
+	}
+	for _, name := range hostile {
+		if got := schema.ToolName(name); name != "" && !schema.ValidToolName(got) {
+			t.Errorf("%q is called %q", name, got)
+		}
+	}
+}
+
 func TestTypes(t *testing.T) {
 	for _, typ := range []string{"a", "z", "zz.z", "note", "a_1", "a__", "x.a", "x.1", "x._", "a.b.c", "a1.2.3", strings.Repeat("a", 64), "x." + strings.Repeat("a", 62)} {
 		if !schema.ValidType(typ) {
