@@ -83,12 +83,18 @@ type CallAnswer struct {
 // Calls lists calls from the log of a session, all of them where Limit is 0. It
 // needs no lease.
 func Calls(ctx context.Context, store journal.Store, req CallsRequest) (CallsAnswer, error) {
-	a := CallsAnswer{OK: true, Calls: []CallInfo{}}
 	st, damage, err := callsOf(ctx, store, req.Session, nil)
 	if err != nil {
-		return a, err
+		return CallsAnswer{}, err
 	}
+	a := callsIn(st, req)
 	a.Damage = damage
+	return a, nil
+}
+
+// callsIn lists the calls of a state.
+func callsIn(st *replay.State, req CallsRequest) CallsAnswer {
+	a := CallsAnswer{OK: true, Calls: []CallInfo{}}
 	for _, c := range st.Calls {
 		info := callInfo(c)
 		if c.Seq <= req.After || req.Open && !info.Open {
@@ -99,35 +105,72 @@ func Calls(ctx context.Context, store journal.Store, req CallsRequest) (CallsAns
 		}
 		a.Calls = append(a.Calls, info)
 	}
-	return a, nil
+	return a
 }
 
 // LookAtCall gives what the log of a session has of a call. It needs no lease.
 // NotFound: there is no such call.
 func LookAtCall(ctx context.Context, store journal.Store, session, id string) (CallAnswer, error) {
 	a := CallAnswer{OK: true, Session: session, Events: []jsontext.Value{}}
-	st, damage, err := callsOf(ctx, store, session, func(it journal.Item) {
-		var d struct {
-			CallID string `json:"call_id"`
-		}
-		if schema.Unmarshal(it.Event.Data, &d) == nil && d.CallID == id {
-			a.Events = append(a.Events, jsontext.Value(it.Line).Clone())
-		}
-	})
+	st, damage, err := callsOf(ctx, store, session, func(it journal.Item) { a.see(it, id) })
 	if err != nil {
 		return a, err
 	}
 	a.Damage = damage
-	if a.Call = st.Call(id); a.Call == nil {
-		e := schema.Errorf(schema.NotFound, "session %s has no call %s", session, id).With("session", session).With("call_id", id).
-			With("next", "look which there are; run: steno calls ls "+session)
-		if damage != nil {
-			e.Message += "; its log is damaged: " + damage.Message
-		}
-		return a, e
+	err = a.tell(st, id)
+	return a, err
+}
+
+// see takes the line of an event that is about a call.
+func (a *CallAnswer) see(it journal.Item, id string) {
+	if calledIn(it.Event) == id {
+		a.Events = append(a.Events, jsontext.Value(it.Line).Clone())
 	}
-	a.Open, a.Next = callInfo(a.Call).Open, nextOf(session, a.Call)
-	return a, nil
+}
+
+// tell says what a state has of a call.
+func (a *CallAnswer) tell(st *replay.State, id string) error {
+	if a.Call = st.Call(id); a.Call == nil {
+		e := schema.Errorf(schema.NotFound, "session %s has no call %s", a.Session, id).With("session", a.Session).With("call_id", id).
+			With("next", "look which there are; run: steno calls ls "+a.Session)
+		if a.Damage != nil {
+			e.Message += "; its log is damaged: " + a.Damage.Message
+		}
+		return e
+	}
+	a.Open, a.Next = callInfo(a.Call).Open, nextOf(a.Session, a.Call)
+	return nil
+}
+
+// fit leaves out the lines that an answer has no room for.
+func (a *CallAnswer) fit() error {
+	all, room := a.Events, maxCallEvents
+	a.Events = []jsontext.Value{}
+	for _, line := range all {
+		if room -= len(line); room >= 0 {
+			a.Events = append(a.Events, line)
+			continue
+		}
+		var e struct {
+			Seq uint64 `json:"seq"`
+		}
+		if err := schema.Unmarshal(line, &e); err != nil {
+			return err
+		}
+		a.LeftOut = append(a.LeftOut, e.Seq)
+	}
+	return nil
+}
+
+// calledIn is the call that an event is about, "" for none.
+func calledIn(e *schema.Event) string {
+	var d struct {
+		CallID string `json:"call_id"`
+	}
+	if schema.Unmarshal(e.Data, &d) != nil {
+		return ""
+	}
+	return d.CallID
 }
 
 var plainID = regexp.MustCompile(`^[\w.:@%+=,/][\w.:@%+=,/-]*$`)
@@ -197,18 +240,23 @@ var callsEndpoints = []endpoint{
 	{"calls-get", "calls.get", waitSchema, callAnswerSchema, callGetVerb, false},
 }
 
+// check looks at a request for a page.
+func (r *CallsRequest) check() error {
+	if r.Limit < 0 || r.Limit > maxCallsPage {
+		return schema.Errorf(schema.InvalidArgs, "limit must be 1 to %d", maxCallsPage).With("session", r.Session)
+	}
+	if r.Limit == 0 {
+		r.Limit = 100
+	}
+	return schema.CheckSession(r.Session)
+}
+
 func (x *Executor) runCalls(ctx context.Context, _ string, payload []byte, _ bool) (reply, error) {
 	var req CallsRequest
 	if _, err := door(payload, &req, levelData); err != nil {
 		return reply{}, err
 	}
-	if req.Limit < 0 || req.Limit > maxCallsPage {
-		return reply{}, schema.Errorf(schema.InvalidArgs, "limit must be 1 to %d", maxCallsPage).With("session", req.Session)
-	}
-	if req.Limit == 0 {
-		req.Limit = 100
-	}
-	if err := schema.CheckSession(req.Session); err != nil {
+	if err := req.check(); err != nil {
 		return reply{}, err
 	}
 	a, err := Calls(ctx, x.cfg.Store, req)
@@ -233,20 +281,8 @@ func (x *Executor) runCallGet(ctx context.Context, _ string, payload []byte, _ b
 	if err != nil {
 		return reply{}, err
 	}
-	all, room := a.Events, maxCallEvents
-	a.Events = []jsontext.Value{}
-	for _, line := range all {
-		if room -= len(line); room >= 0 {
-			a.Events = append(a.Events, line)
-			continue
-		}
-		var e struct {
-			Seq uint64 `json:"seq"`
-		}
-		if err := schema.Unmarshal(line, &e); err != nil {
-			return reply{}, err
-		}
-		a.LeftOut = append(a.LeftOut, e.Seq)
+	if err := a.fit(); err != nil {
+		return reply{}, err
 	}
 	return answer(a, x, "", schema.Head{})
 }

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"iter"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -116,7 +117,7 @@ func (x *Executor) runResume(ctx context.Context, session string, payload []byte
 		if a.AsOf = req.AsOf; a.AsOf == 0 {
 			a.AsOf = head.Seq
 		}
-		err = s.messages(ctx, req, &a)
+		err = a.page(x.events(ctx, session), req, func(data []byte) ([]byte, error) { return s.journal.Whole(ctx, data) })
 	}
 	if err != nil {
 		return reply{}, err
@@ -139,61 +140,64 @@ func (s *session) restored() error {
 	return err
 }
 
-func (s *session) resumption() ResumeAnswer {
+func (s *session) resumption() (a ResumeAnswer) {
 	s.mu.Lock()
 	running := make(map[string]bool, len(s.flights))
 	for id := range s.flights {
 		running[id] = true
 	}
 	s.mu.Unlock()
-	a := ResumeAnswer{OK: true, Session: s.id, Epoch: s.journal.Epoch(), How: s.journal.How(), Calls: map[string]int{}, Open: []OpenCall{}}
-	s.view(func(st *replay.State) {
-		a.Head, a.TaskKind, a.Phase = st.Head.String(), st.TaskKind, st.Phase
-		if st.Ended != nil {
-			a.Outcome = st.Ended.Outcome
-		}
-		if st.Posture != nil {
-			a.Mode, a.Policy = st.Posture.Mode, st.Posture.PolicyHash
-		}
-		for _, c := range st.Calls {
-			a.Calls[string(c.State)]++
-			if c.Result != nil && !c.Result.Open() {
-				continue
-			}
-			o := OpenCall{CallID: c.ID, Name: c.Name, Seq: c.Seq, State: string(c.State)}
-			switch {
-			case c.Result != nil:
-				o.Kind = c.Result.Kind
-			case c.Waiting != nil:
-				o.State, o.ApprovalID, o.Expires = "waiting", c.Waiting.ID, c.Waiting.Expires
-			case running[c.ID]:
-				o.State = "running"
-			}
-			if len(a.Open) == maxOpenCalls {
-				a.Omitted++
-				continue
-			}
-			a.Open = append(a.Open, o)
-		}
-	})
+	s.view(func(st *replay.State) { a = resumptionOf(s.id, st, running) })
+	a.Epoch, a.How = s.journal.Epoch(), s.journal.How()
 	return a
 }
 
-// messages gives a page of the session's messages.
-func (s *session) messages(ctx context.Context, req ResumeRequest, a *ResumeAnswer) error {
-	whole := func(data []byte) ([]byte, error) { return s.journal.Whole(ctx, data) }
+// resumptionOf tells of a session, but for who holds it.
+func resumptionOf(id string, st *replay.State, running map[string]bool) ResumeAnswer {
+	a := ResumeAnswer{OK: true, Session: id, Head: st.Head.String(), TaskKind: st.TaskKind, Phase: st.Phase, Calls: map[string]int{}, Open: []OpenCall{}}
+	if st.Ended != nil {
+		a.Outcome = st.Ended.Outcome
+	}
+	if st.Posture != nil {
+		a.Mode, a.Policy = st.Posture.Mode, st.Posture.PolicyHash
+	}
+	for _, c := range st.Calls {
+		a.Calls[string(c.State)]++
+		if c.Result != nil && !c.Result.Open() {
+			continue
+		}
+		o := OpenCall{CallID: c.ID, Name: c.Name, Seq: c.Seq, State: string(c.State)}
+		switch {
+		case c.Result != nil:
+			o.Kind = c.Result.Kind
+		case c.Waiting != nil:
+			o.State, o.ApprovalID, o.Expires = "waiting", c.Waiting.ID, c.Waiting.Expires
+		case running[c.ID]:
+			o.State = "running"
+		}
+		if len(a.Open) == maxOpenCalls {
+			a.Omitted++
+			continue
+		}
+		a.Open = append(a.Open, o)
+	}
+	return a
+}
+
+// page gives the messages that are asked for, up to the event a.AsOf.
+func (a *ResumeAnswer) page(events iter.Seq2[*schema.Event, error], req ResumeRequest, whole func(data []byte) ([]byte, error)) error {
 	n, size := 0, 0
 	a.Messages = []jsontext.Value{}
-	for m, err := range replay.Messages(s.x.events(ctx, s.id), replay.Projection{Format: req.Format, AsOf: a.AsOf, Whole: whole}) {
+	for m, err := range replay.Messages(events, replay.Projection{Format: req.Format, AsOf: a.AsOf, Whole: whole}) {
 		if err != nil {
-			return schema.AsError(err).With("session", s.id)
+			return schema.AsError(err).With("session", a.Session)
 		}
 		if n++; n <= req.After {
 			continue
 		}
 		if len(m) > maxPayload-maxMessages/2 {
-			return schema.Errorf(schema.PayloadTooLarge, "a message has %d bytes, which is too much for an answer", len(m)).With("session", s.id).
-				With("next", "read the messages from the log; run: steno export "+s.id+" --format "+req.Format)
+			return schema.Errorf(schema.PayloadTooLarge, "a message has %d bytes, which is too much for an answer", len(m)).With("session", a.Session).
+				With("next", "read the messages from the log; run: steno export "+a.Session+" --format "+req.Format)
 		}
 		if size += len(m); size > maxMessages && len(a.Messages) > 0 {
 			a.More = true

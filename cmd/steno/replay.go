@@ -41,7 +41,9 @@ func (a *app) replayCommand() *cobra.Command {
 			"by the hash in their line, and one whose bytes were changed is found by steno verify.\n\n" +
 			"--serve nats answers a program that runs again from the record, on a server of its own, whose address and password\n" +
 			"it prints as a NATS context. Calls get recorded results by their id, or by order where their ids are new. Whatever the\n" +
-			"record does not have is replay_divergence, with both sides, and makes exit 9 when SIGTERM ends it; no tool is ever called.",
+			"record does not have is replay_divergence, with both sides, and makes exit 9 when SIGTERM ends it; no tool is ever called.\n" +
+			"A program that asks for its session is told how far it has come in the record. What a model is told of the tools no log\n" +
+			"says: session.tools has those that the record has calls of, as this command or --tools knows them.",
 		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --as-of 12\n  steno replay demo --serve nats",
 		Args:    exactly("SESSION"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -68,6 +70,7 @@ func (a *app) replayCommand() *cobra.Command {
 	c.Flags().StringVar(&serve, "serve", "", "nats: answer a program that runs again from the record, and never call a tool")
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "with --serve: HOST:PORT to listen on")
 	a.redactFlag(c)
+	a.toolsFlag(c)
 	c.Flags().BoolVar(&lenient, "lenient", false, "go on behind damage")
 	return c
 }
@@ -146,7 +149,11 @@ func (a *app) serveRecording(ctx context.Context, store *journal.Files, id strin
 	if err != nil {
 		return err
 	}
-	r, err := executor.OpenRecording(ctx, store, id, asOf, redact)
+	tools, err := a.allTools()
+	if err != nil {
+		return err
+	}
+	r, err := executor.OpenRecording(ctx, store, id, asOf, redact, tools...)
 	if err != nil {
 		return err
 	}
