@@ -65,8 +65,14 @@ func (x *Executor) runFork(ctx context.Context, _ string, payload []byte, _ bool
 			With("session", req.Session).With("seq", fork.At).With("next", "say it, then fork behind that; run: steno session posture "+req.Session+" --mode MODE --reason WHY, and: steno session phase "+req.Session+" PHASE")
 	}
 	a.At = fork.At
+	var stricter *journal.Entry
+	if req.At > 0 {
+		if stricter, err = x.stricterSince(ctx, req.Session, fork.At, st); err != nil {
+			return reply{}, err
+		}
+	}
 	opt := journal.Options{Holder: x.cfg.Holder, NewState: func() journal.State { return replay.NewChecker() }, Started: fork.Started()}
-	head, err := x.cfg.Store.Create(ctx, req.To, opt, x.copies(ctx, fork))
+	head, err := x.cfg.Store.Create(ctx, req.To, opt, x.copies(ctx, fork, stricter))
 	if errors.Is(err, schema.AlreadyExists) { // by an earlier request, perhaps
 		kin := replay.ReadKin(req.To, x.events(ctx, req.To))
 		if there, e := x.summary(ctx, req.To); e == nil && kin.Parent == req.Session && (req.At == 0 || kin.Seq == req.At) {
@@ -112,8 +118,47 @@ func (x *Executor) eventsTo(ctx context.Context, id string, state func() journal
 	}
 }
 
-// copies are the entries of a fork. Their blobs become blobs of its own.
-func (x *Executor) copies(ctx context.Context, fork *replay.Fork) iter.Seq2[journal.Entry, error] {
+// stricterSince is what a fork of before has to go by because its parent does by
+// now, nil if that is nothing else: an old event brings back no mode that was
+// tightened since, nor rules that have gone. st is the parent as of that event. What
+// damage behind it hides nobody knows; what can be read counts.
+func (x *Executor) stricterSince(ctx context.Context, parent string, at uint64, st *replay.State) (*journal.Entry, error) {
+	now := replay.New()
+	scan := journal.NewScan(x.cfg.Store, parent, journal.ScanOptions{State: now})
+	for _, err := range scan.Items(ctx) {
+		if err != nil {
+			return nil, err
+		}
+	}
+	if now.Posture == nil || now.Posture.Seq <= at {
+		return nil, nil
+	}
+	var then replay.Posture
+	if st.Posture != nil {
+		then = *st.Posture
+	}
+	to := *now.Posture
+	if strictness[then.Mode] > strictness[to.Mode] {
+		to.Mode = then.Mode
+	}
+	if to.PolicyHash == "" {
+		to.PolicyHash = then.PolicyHash
+	}
+	if strictness[to.Mode] == strictness[then.Mode] && to.PolicyHash == then.PolicyHash {
+		return nil, nil
+	}
+	from, as := postureOf(then.Mode, then.PolicyHash), postureOf(to.Mode, to.PolicyHash)
+	var o schema.Object
+	o.Raw("from", from.Bytes()).Raw("to", as.Bytes()).Text("by", x.cfg.Holder.ID).Text("reason", "a fork goes by what its parent goes by now, where that is stricter")
+	return &journal.Entry{Type: schema.TypePostureChanged, Data: o.Bytes()}, nil
+}
+
+// strictness orders modes. None at all is as auto.
+var strictness = map[string]int{modeAsk: 1, modeReadOnly: 2}
+
+// copies are the entries of a fork, and what it goes by besides. Their blobs become
+// blobs of its own.
+func (x *Executor) copies(ctx context.Context, fork *replay.Fork, more *journal.Entry) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		for c, err := range fork.Copies() {
 			if err == nil {
@@ -122,6 +167,9 @@ func (x *Executor) copies(ctx context.Context, fork *replay.Fork) iter.Seq2[jour
 			if !yield(journal.Entry{Type: c.Type, Data: c.Data}, err) || err != nil {
 				return
 			}
+		}
+		if more != nil {
+			yield(*more, nil)
 		}
 	}
 }

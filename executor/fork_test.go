@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"steno/executor"
 	"steno/journal"
 	"steno/journal/journaltest"
@@ -170,5 +172,58 @@ func TestS9AForkOfARepairedSessionIsNoLessStrict(t *testing.T) {
 	}
 	if st := p.read("f1").State; st.Phase != executor.PhaseEditing || st.Posture == nil || st.Posture.Mode != "auto" {
 		t.Errorf("the fork has %q, %+v", st.Phase, st.Posture)
+	}
+}
+
+// An old event brings back no mode that was tightened since, nor rules of before;
+// what was relaxed since stays as strict as it was.
+func TestS9AForkOfAnEarlyEventIsAsStrictAsItsParentIsNow(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node([]executor.Tool{echo})
+	n.open("s1")
+	n.call("s1", "c1", "echo", `{"n":1}`)
+	early := p.read("s1").Head.Seq
+	fork := func(to string, at uint64) {
+		t.Helper()
+		if _, err := n.client.Fork(within(t), executor.ForkRequest{Session: "s1", At: at, To: to}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mode := func(mode string) {
+		t.Helper()
+		if _, err := n.client.Posture(within(t), executor.PostureRequest{Session: "s1", Mode: mode, By: "ada", Reason: "r"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fork("before", early)
+	wantKindOfResult(t, n.call("before", "c2", "echo", `{"n":2}`).Data, "")
+	mode("read_only")
+	strict := p.read("s1").Head.Seq
+	fork("tightened", early)
+	wantKindOfResult(t, n.call("tightened", "c2", "echo", `{"n":2}`).Data, schema.WritePolicyDenied)
+	if d, _ := p.last("tightened", schema.TypePostureChanged); string(field[jsontext.Value](t, d, "to")) != `{"mode":"read_only"}` || !strings.Contains(field[string](t, d, "reason"), "its parent") {
+		t.Errorf("it says %s", d)
+	}
+	mode("auto")
+	fork("relaxed", early)
+	wantKindOfResult(t, n.call("relaxed", "c2", "echo", `{"n":2}`).Data, "")
+	if st := p.read("relaxed").State; st.Posture != nil {
+		t.Errorf("it goes by %+v", st.Posture)
+	}
+	fork("strict", strict)
+	wantKindOfResult(t, n.call("strict", "c2", "echo", `{"n":2}`).Data, schema.WritePolicyDenied)
+	// Rules too, and those of now.
+	n.stop()
+	n = p.node([]executor.Tool{echo}, withPolicy(t, noTwos))
+	n.call("s1", "c3", "echo", `{"n":3}`)
+	n.stop()
+	n = p.node([]executor.Tool{echo})
+	fork("ruled", early)
+	wantKindOfResult(t, n.call("ruled", "c2", "echo", `{"n":2}`).Data, schema.PermissionDenied)
+	wantKindOfResult(t, n.call("ruled", "c4", "echo", `{"n":4}`).Data, "")
+	fork("both", strict)
+	wantKindOfResult(t, n.call("both", "c4", "echo", `{"n":4}`).Data, schema.WritePolicyDenied)
+	if is := p.read("both").State.Posture; is == nil || is.Mode != "read_only" || is.PolicyHash != policy(t, noTwos).Hash() {
+		t.Errorf("it goes by %+v", is)
 	}
 }
