@@ -21,13 +21,20 @@ import (
 
 // A bundle is a session to hand on: a tar file with its segments byte for byte,
 // its blobs, its head, what verify says of it, the description of the format, and
-// two programs that check all of it and need nothing of steno.
+// two programs, in Python and for a shell, that check all of it and need nothing
+// of steno.
 
 //go:embed bundle/verify.py
 var verifyPy string
 
 //go:embed bundle/verify.sh
 var verifySh string
+
+// noteSh checks who signed the head, which Python and a shell cannot do by
+// themselves: openssl does.
+//
+//go:embed bundle/note.sh
+var noteSh string
 
 // frozen is a store in which one session stands still: all that a bundle says is
 // about the bytes that are in it, whoever writes on meanwhile.
@@ -126,11 +133,16 @@ func (a *app) bundle(ctx context.Context, files *journal.Files, id string, signe
 	}
 	fmt.Fprintf(&md, "\nThe log is in the folder `%s`, byte for byte as it was written, with its blobs, unpacked; `FORMAT.md` describes it. To check it:\n\n```sh\npython3 verify.py\nsh verify.sh\n```\n\n"+
 		"Both hold it against the file `head`, or against a head that was kept elsewhere: `python3 verify.py HEAD`. What nobody has kept elsewhere or signed, whoever changed the log may have changed too.\n", id)
+	check := ""
+	if signed != "" {
+		check = noteSh
+		fmt.Fprintf(&md, "The head is signed, in `head.note`. With the verifier key of who signed it, which must come from elsewhere, both check that too, where there is openssl: `python3 verify.py KEY`.\n")
+	}
 	for _, file := range []struct {
 		name, text string
 		mode       int64
 	}{{"report.md", md.String(), 0o644}, {"head", head, 0o644}, {"head.note", signed, 0o644}, {"FORMAT.md", schema.FormatPage, 0o644}, {"KINDS.md", schema.KindsPage, 0o644},
-		{"verify.py", verifyPy, 0o755}, {"verify.sh", verifySh, 0o755}} {
+		{"verify.py", verifyPy, 0o755}, {"verify.sh", verifySh, 0o755}, {"note.sh", check, 0o755}} {
 		if file.text != "" {
 			if err := b.put(file.name, file.mode, int64(len(file.text)), strings.NewReader(file.text)); err != nil {
 				return err

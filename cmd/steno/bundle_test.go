@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -90,7 +92,7 @@ func segment(dir, name string) string { return filepath.Join(dir, ".steno", "ses
 func TestABundleIsCheckedWithoutSteno(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	lasting(t, dir)
+	torn := lasting(t, dir)
 	good(t, dir, "head", "--new-key", "example.org/steno", "--key", "key")
 	before := strings.Join(tree(t, filepath.Join(dir, ".steno")), "\n")
 	out := good(t, dir, "export", "s1", "--format", "bundle", "--key", "key")
@@ -101,7 +103,7 @@ func TestABundleIsCheckedWithoutSteno(t *testing.T) {
 		t.Errorf("the store was\n%s\nand is\n%s", before, after)
 	}
 	sound, names := unbundled(t, []byte(out))
-	if got := strings.Join(names, " "); !strings.HasPrefix(got, "report.md head head.note FORMAT.md KINDS.md verify.py verify.sh report.json s1/000001.jsonl s1/000002.jsonl s1/000003.jsonl s1/blobs/") || len(names) != 13 {
+	if got := strings.Join(names, " "); !strings.HasPrefix(got, "report.md head head.note FORMAT.md KINDS.md verify.py verify.sh note.sh report.json s1/000001.jsonl s1/000002.jsonl s1/000003.jsonl s1/blobs/") || len(names) != 14 {
 		t.Errorf("it holds %s", got)
 	}
 	head := strings.TrimSpace(read(t, sound, "head"))
@@ -127,8 +129,18 @@ func TestABundleIsCheckedWithoutSteno(t *testing.T) {
 			t.Errorf("of a packed session %s is another one", name)
 		}
 	}
+	if _, err := os.Stat(filepath.Join(packed, "note.sh")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a note there is a program that checks it: %v", err)
+	}
+	const unchecked = "the signature in head.note was NOT checked"
 
 	blob := names[len(names)-1]
+	var line struct {
+		Epoch, Seq uint64
+		Sum        string
+	}
+	must(t, json.Unmarshal([]byte(strings.Split(read(t, sound, "s1", "000002.jsonl"), "\n")[2]), &line))
+	early := fmt.Sprintf("%d.%d.%s", line.Epoch, line.Seq, line.Sum)
 	lines := strings.SplitAfter(read(t, sound, "s1", "000003.jsonl"), "\n")
 	for _, c := range []struct {
 		name string
@@ -137,7 +149,10 @@ func TestABundleIsCheckedWithoutSteno(t *testing.T) {
 		says string
 	}{
 		{"sound", func(string) []string { return nil }, 0, "is right, up to the head " + head},
+		{"sound, and says what it did not check", func(string) []string { return nil }, 0, unchecked},
+		{"sound, and says what is not judged", func(string) []string { return nil }, 0, fmt.Sprintf("000001.jsonl: the %d bytes behind event 5 are not judged", torn)},
 		{"sound, by a head that was kept", func(string) []string { return []string{head} }, 0, "is right, up to the head " + head},
+		{"sound, by an early head that was kept", func(dir string) []string { must(t, os.Remove(filepath.Join(dir, "head.note"))); return []string{early} }, 0, "is right, up to the head " + early},
 		{"sound, by another head", func(string) []string { return []string{"3.11." + strings.Repeat("0", 64)} }, 1, ""},
 		{"packed", func(dir string) []string {
 			must(t, errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(packed))))
@@ -156,7 +171,11 @@ func TestABundleIsCheckedWithoutSteno(t *testing.T) {
 			return nil
 		}, 1, ""},
 		{"the newest segment is gone", func(dir string) []string { must(t, os.Remove(filepath.Join(dir, "s1/000003.jsonl"))); return nil }, 1, "the head is"},
-		{"a segment is gone", func(dir string) []string { must(t, os.Remove(filepath.Join(dir, "s1/000002.jsonl"))); return nil }, 2, "does not name"},
+		{"a segment is gone", func(dir string) []string { must(t, os.Remove(filepath.Join(dir, "s1/000002.jsonl"))); return nil }, 1, "000001.jsonl line"},
+		{"a claim without a seal", func(dir string) []string {
+			put(t, dir, "s1/000004.jsonl", strings.SplitAfter(read(t, dir, "s1/000003.jsonl"), "\n")[0])
+			return nil
+		}, 2, "seal"},
 		{"a line in the middle is gone", func(dir string) []string {
 			put(t, dir, "s1/000003.jsonl", lines[0]+lines[1]+strings.Join(lines[3:], ""))
 			return nil
@@ -165,12 +184,16 @@ func TestABundleIsCheckedWithoutSteno(t *testing.T) {
 			b := read(t, dir, "s1/000001.jsonl")
 			put(t, dir, "s1/000001.jsonl", b[:len(b)-100])
 			return nil
-		}, 1, "shorter than the"},
+		}, 1, "000001.jsonl line"},
 		{"a line more in a sealed segment", func(dir string) []string {
 			put(t, dir, "s1/000001.jsonl", read(t, dir, "s1/000001.jsonl")+"\n")
 			return nil
-		}, 2, "goes on behind"},
+		}, 0, "bytes behind event 5 are not judged"},
 		{"something behind the head", func(dir string) []string { put(t, dir, "s1/000003.jsonl", strings.Join(lines, "")+"{\x00"); return nil }, 0, "the 2 bytes behind"},
+		{"a NUL in a line", func(dir string) []string {
+			put(t, dir, "s1/000001.jsonl", strings.Replace(read(t, dir, "s1/000001.jsonl"), "shell", "sh\x00ell", 1))
+			return nil
+		}, 1, "000001.jsonl line"},
 		{"a blob is gone", func(dir string) []string { must(t, os.Remove(filepath.Join(dir, blob))); return nil }, 1, "no blob"},
 		{"another blob", func(dir string) []string { must(t, change(filepath.Join(dir, blob), "long", "lung")); return nil }, 1, "another blob"},
 		{"another head", func(dir string) []string { must(t, change(filepath.Join(dir, "head"), "3.", "2.")); return nil }, 1, "head.note"},
@@ -183,6 +206,58 @@ func TestABundleIsCheckedWithoutSteno(t *testing.T) {
 			args := c.do(spoilt)
 			for program, by := range judges(t) {
 				if out, code := judge(t, spoilt, program, by, args...); code != c.code || !strings.Contains(out, c.says) {
+					t.Errorf("%s: exit %d, want %d: %s", program, code, c.code, out)
+				}
+			}
+		})
+	}
+}
+
+// Who signed the head openssl says, by a key that comes from elsewhere. Without
+// openssl, and without a key, it is said that nobody has looked.
+func TestTheSignatureOfABundleIsCheckedWithoutSteno(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	written(t, dir, "s1", false, []journal.Entry{journaltest.Note("x")})
+	key := strings.TrimSpace(good(t, dir, "head", "--new-key", "example.org/steno", "--key", "key"))
+	other := strings.TrimSpace(good(t, dir, "head", "--new-key", "example.org/steno", "--key", "other"))
+	sound, _ := unbundled(t, []byte(good(t, dir, "export", "s1", "--format", "bundle", "--key", "key")))
+	if _, err := exec.LookPath("openssl"); err != nil {
+		t.Log("there is no openssl here: signatures are not checked, and programs must say so")
+		for program, by := range judges(t) {
+			if out, code := judge(t, sound, program, by, key); code != 2 || !strings.Contains(out, "NOT checked") {
+				t.Errorf("%s: exit %d: %s", program, code, out)
+			}
+		}
+		return
+	}
+	store := strings.TrimSpace(read(t, dir, ".steno/store"))
+	for _, c := range []struct {
+		name string
+		do   func(dir string)
+		key  string
+		code int
+		says string
+	}{
+		{"as it was signed", func(string) {}, key, 0, "head.note is signed by example.org/steno\n"},
+		{"by another key", func(string) {}, other, 1, "not signed by"},
+		{"by another name", func(string) {}, strings.Replace(key, "org", "net", 1), 1, "not signed by"},
+		{"by no key", func(string) {}, "example.org/steno+1+!", 1, "not signed by"},
+		{"of a note that was changed", func(dir string) {
+			must(t, change(filepath.Join(dir, "head.note"), store, strings.Repeat("0", len(store))))
+		}, key, 1, "or was changed"},
+		{"without openssl", func(dir string) {
+			must(t, change(filepath.Join(dir, "note.sh"), "openssl pkeyutl -help", "0penssl pkeyutl -help"))
+		}, key, 2, "NOT checked"},
+		{"without a note", func(dir string) { must(t, os.Remove(filepath.Join(dir, "head.note"))) }, key, 2, "beside a head.note"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			spoilt := filepath.Join(t.TempDir(), "s1.bundle")
+			must(t, os.CopyFS(spoilt, os.DirFS(sound)))
+			c.do(spoilt)
+			for program, by := range judges(t) {
+				if out, code := judge(t, spoilt, program, by, c.key); code != c.code || !strings.Contains(out, c.says) || (code == 0) != strings.Contains(out, "is right, up to the head") {
 					t.Errorf("%s: exit %d, want %d: %s", program, code, c.code, out)
 				}
 			}
