@@ -24,7 +24,7 @@ func (a *app) searchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "search PATTERN [SESSION…]", Short: "find events in all sessions, or in those that are named",
 		Long: "search gives every event of whose data a text or number matches PATTERN, an expression of Go (RE2; (?i) ignores case),\n" +
-			"and '' matches every event. Of values that are kept beside the log it looks at the beginning and the end. A session that is\n" +
+			"and '' matches every event. Values that are kept beside the log, and archives, are looked through too. A session that is\n" +
 			"damaged is named on standard error, makes exit 4, and what can be read of it is searched; verify finds all damage.\n" +
 			"--since and --until take a time (2026-11-30 or 2026-11-30T08:30:00Z) or how long ago it is (36h).",
 		Example: "  steno search 'git push'\n  steno search '' --kind timeout --since 24h\n  steno search 'rm -r' --tool bash --state interrupted -o jsonl",
@@ -108,7 +108,8 @@ type search struct {
 	until   time.Time
 
 	named    bool     // the command line names the sessions
-	literals [][]byte // each stands in every line that can match, unless that has an escape
+	literal  []byte   // stands in every text that can match, where it has no escape; nil if there is none
+	literals [][]byte // each stands in every line that can match, unless that has an escape or a blob
 }
 
 // A hit is an event that was found.
@@ -119,7 +120,7 @@ type hit struct {
 	Type    string    `json:"type"`
 	CallID  string    `json:"call_id,omitzero"`
 	Tool    string    `json:"tool,omitzero"` // where the call was seen
-	At      string    `json:"at"`            // JSON pointer of the text in data
+	At      string    `json:"at"`            // JSON pointer of the text in data, or of the value that lies beside the log
 	Text    string    `json:"text"`          // what stands there, around the match
 }
 

@@ -86,6 +86,62 @@ func TestS14ASearchFindsWhatIsThere(t *testing.T) {
 	}
 }
 
+// Values that lie beside the log are looked through to their end, however they are
+// kept, text by text, and nothing of them is anything but text.
+func TestS14ASearchLooksIntoBlobs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	far := func(text string) string {
+		return strings.Repeat("far ", 60_000) + text + strings.Repeat(" away", 60_000)
+	}
+	value := `{"name-in-the-blob":[1234567,null,true,{"deep":"q\u00fc\ud83d\ude00\/\n` + far("") + `"},"tail needle"],"last":-5.25e3}`
+	written(t, dir, "plain", false, joined(ran("c1", "read", `{}`, `"`+far(`the \"needle\" is`)+`"`), []journal.Entry{
+		entry("x.value", `{"content":`+value+`}`), journaltest.Note(far("a needle and its [seam")), journaltest.Note("near")}))
+	written(t, dir, "packed", false, []journal.Entry{journaltest.Note(far("needle in an archive"))})
+	good(t, dir, "session", "pack", "packed")
+	written(t, dir, "odd", true, []journal.Entry{journaltest.Note(far("needle of one that died"))})
+	for args, want := range map[string]string{
+		"needle":                "odd/3 packed/3 plain/6 plain/7 plain/8",
+		`the "needle" is`:       "plain/6",
+		"-F|its [seam":          "plain/8",
+		"(?i)NEEDLE AND":        "plain/8",
+		"^tail needle$":         "plain/7",
+		"^needle":               "",
+		"^1234567$":             "plain/7",
+		"^-5.25e3$":             "plain/7",
+		"qü😀/\nfar":             "plain/7",
+		"name-in-the-blob":      "",
+		"null":                  "",
+		"a{2}way":               "",
+		"needle|--tool|read":    "plain/6",
+		"needle|--kind|timeout": "",
+	} {
+		words := strings.Split(args, "|")
+		if words[0] == "-F" {
+			words = []string{"-F", words[1]}
+		}
+		if got := seqs(t, good(t, dir, append([]string{"search", "-o", "jsonl"}, words...)...)); got != want {
+			t.Errorf("search %q finds %s, want %s", args, got, want)
+		}
+	}
+	out := good(t, dir, "search", "needle", "plain", "-o", "json")
+	if at, text := pick(t, out, "/0/at"), fmt.Sprint(pick(t, out, "/0/text")); at != "/output" || !strings.HasPrefix(text, "…") || !strings.Contains(text, `far the "needle" is away`) {
+		t.Errorf("it shows %s as %q", at, text)
+	}
+	if text := fmt.Sprint(pick(t, out, "/1/text")); text != "tail needle" { // the whole of it
+		t.Errorf("it shows %q", text)
+	}
+	// One that is gone, or is another one, is named and hides nothing.
+	blobs, err := filepath.Glob(filepath.Join(dir, ".steno/sessions/plain/blobs/*"))
+	must(t, err)
+	must(t, os.Remove(blobs[0]))
+	must(t, os.WriteFile(blobs[1], []byte("needle of another"), 0o600))
+	out, errOut, code := steno(t, dir, "search", "needle|near", "-o", "jsonl")
+	if got := seqs(t, out); code != 4 || strings.Count(got, "plain/") != 2 || !strings.Contains(got, "plain/9") || strings.Count(errOut, "corrupt_log_line") != 1 || !strings.Contains(errOut, "blob_") {
+		t.Errorf("exit %d, it finds %s\n%s", code, got, errOut)
+	}
+}
+
 // Whatever is wrong with a session is named and hides no other, and nothing that
 // does not count is found.
 func TestS14ASearchNamesDamagedSessions(t *testing.T) {

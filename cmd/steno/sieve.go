@@ -32,6 +32,7 @@ type sieve struct {
 	event schema.Event
 	calls map[string]string // the tools of calls, if they are asked for
 	state map[string]replay.CallState
+	bad   error // of the first blob that is not what it was
 }
 
 func (r *sieve) session(ctx context.Context, f *found) error {
@@ -43,14 +44,14 @@ func (r *sieve) session(ctx context.Context, f *found) error {
 	if sound && !may {
 		return nil
 	}
-	r.calls, r.state = map[string]string{}, nil
+	r.calls, r.state, r.bad = map[string]string{}, nil, nil
 	if r.search.state != "" {
 		if r.state, err = r.states(ctx, f.id); err != nil {
 			return r.removed(err)
 		}
 	}
 	if sound {
-		return r.each(ctx, f.id, list, func(line []byte, header bool) error {
+		err := r.each(ctx, f.id, list, func(line []byte, header bool) error {
 			if header || !r.may(line) {
 				return nil
 			}
@@ -59,6 +60,10 @@ func (r *sieve) session(ctx context.Context, f *found) error {
 			}
 			return r.look(ctx, &r.event, f)
 		})
+		if err == nil {
+			err = r.bad
+		}
+		return err
 	}
 	scan := journal.NewScan(r.store, f.id, journal.ScanOptions{})
 	for it, err := range scan.Items(ctx) {
@@ -72,7 +77,7 @@ func (r *sieve) session(ctx context.Context, f *found) error {
 	if scan.FirstError != nil {
 		return scan.FirstError.Err(f.id)
 	}
-	return nil
+	return r.bad
 }
 
 // removed is err, nil where it is that a session was removed that nobody named.
@@ -173,7 +178,8 @@ func sumOf(line []byte) (digits []byte, ok bool) {
 func (s *search) need(pattern string) {
 	if re, err := syntax.Parse(pattern, syntax.Perl); err == nil {
 		if l := literal(re.Simplify()); l != "" {
-			s.literals = append(s.literals, []byte(l))
+			s.literal = []byte(l)
+			s.literals = append(s.literals, s.literal)
 		}
 	}
 	if s.kind != "" {
@@ -213,13 +219,14 @@ func literal(re *syntax.Regexp) string {
 }
 
 // may reports whether a line may match. Where a character may be written as an
-// escape of its number a text need not stand there as it is.
+// escape of its number a text need not stand there as it is, and of a line with
+// blobs most lies beside it.
 func (r *sieve) may(line []byte) bool {
 	if r.search.tool != "" && bytes.Contains(line[:min(len(line), 300)], []byte(`","type":"tool_call","data":`)) {
 		return true // it says which calls are those of the tool
 	}
 	for _, l := range r.literals {
-		if !bytes.Contains(line, l) && !bytes.Contains(line, []byte(`\u`)) && !bytes.Contains(line, []byte(`\/`)) {
+		if !bytes.Contains(line, l) && !bytes.Contains(line, []byte(`\u`)) && !bytes.Contains(line, []byte(`\/`)) && !bytes.Contains(line, []byte(`"blobs":["/`)) {
 			return false
 		}
 	}
@@ -253,8 +260,11 @@ func (r *sieve) look(ctx context.Context, e *schema.Event, f *found) error {
 	at, text := "", ""
 	if r.pattern.MatchString("") { // as every event does, also one without a text
 		text = about(e)
-	} else if at, text = r.match(schema.Previews(e.Data)); at == "" {
-		return nil
+	} else if at, text = r.match(withoutBlobs(e.Data)); at == "" {
+		var err error
+		if at, text, err = r.inBlobs(ctx, e, f.id); err != nil || at == "" {
+			return r.removed(err)
+		}
 	}
 	h := hit{Session: f.id, Seq: e.Seq, Time: e.Time, Type: e.Type, CallID: d.CallID, Tool: r.calls[d.CallID], At: at, Text: text}
 	if e.Type == schema.TypeToolCall {
