@@ -30,7 +30,8 @@ func (a *app) tailCommand() *cobra.Command {
 			"10 events, or with --from SEQ, which is how to go on where another tail stopped. Damage is named where it stands.\n" +
 			"An event that the writer may yet lose, because nothing shows that it is on the disk, is marked tentative in the table;\n" +
 			"should it not come to count, the table says so. -o jsonl gives the recorded lines, each once it is known to be durable:\n" +
-			"from the lines behind it, from the end of its writer, or from the serve of this store or of --nats, which is heard too.\n" + latestHelp,
+			"from the lines behind it, from the end of its writer, or from the serve of this store or of --nats, which is heard too.\n" +
+			"The table also has what that tells and no log has, as the progress of tools, marked as live and not recorded.\n" + latestHelp,
 		Example: "  steno session tail latest\n  steno session tail demo --from 40 -o jsonl",
 		Args:    exactly("SESSION"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -38,7 +39,7 @@ func (a *app) tailCommand() *cobra.Command {
 				return usage("--from is the number of an event; they begin with 1")
 			}
 			return a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
-				t := &tail{a: a, store: store, id: args[0], list: listing{a: a}, named: map[schema.Finding]bool{}, news: make(chan struct{}, 1)}
+				t := &tail{a: a, store: store, id: args[0], list: listing{a: a}, named: map[schema.Finding]bool{}, news: make(chan struct{}, 1), live: make(chan liveEvent, maxHeard)}
 				if from > 0 {
 					t.settled, t.begun = from-1, true
 				}
@@ -79,6 +80,9 @@ type tail struct {
 	conn *nats.Conn
 	told atomic.Pointer[schema.Head] // of the last event that the server says is durable
 	news chan struct{}
+
+	live  chan liveEvent // what the server has told that is in no log
+	heard uint64         // the number of the last one of a tool that was shown
 }
 
 // A tailed is an event that was read.
@@ -117,10 +121,28 @@ func (t *tail) follow(ctx context.Context) (err error) {
 		case t.ended && len(t.held) == 0:
 			return nil
 		}
+		if err := t.wait(ctx, max(tailPause, 4*time.Since(began))); err != nil {
+			return err
+		}
+	}
+}
+
+// wait returns when there may be more to read, and shows what is live meanwhile.
+func (t *tail) wait(ctx context.Context, pause time.Duration) error {
+	over := time.NewTimer(pause)
+	defer over.Stop()
+	for {
 		select {
+		case e := <-t.live:
+			if err := t.tellLive(e); err != nil {
+				return err
+			}
 		case <-t.news:
-		case <-time.After(max(tailPause, 4*time.Since(began))):
+			return nil
+		case <-over.C:
+			return nil
 		case <-ctx.Done():
+			return nil
 		}
 	}
 }
@@ -351,7 +373,8 @@ func (t *tail) hear(ctx context.Context) {
 	}
 	_, err = t.conn.Subscribe("steno.v1.event."+t.id+".>", func(m *nats.Msg) {
 		var e schema.Event
-		if e.Decode(m.Data) != nil { // live only
+		if e.Decode(m.Data) != nil {
+			t.overhear(m.Data)
 			return
 		}
 		head := e.Head()
@@ -361,6 +384,9 @@ func (t *tail) hear(ctx context.Context) {
 		default:
 		}
 	})
+	if err == nil {
+		err = t.conn.FlushTimeout(connectTimeout) // what is published from here on is heard
+	}
 	if err != nil {
 		t.conn.Close()
 		return

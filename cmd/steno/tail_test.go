@@ -117,6 +117,82 @@ func TestS13ATailHearsTheServer(t *testing.T) {
 	s.exit()
 }
 
+// What a tool says while it runs is in no log: people see it through the server,
+// marked as that, and programs get recorded lines only.
+func TestS13ATailShowsWhatIsLiveAsNotRecorded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "tools.yaml"), []byte(`version: 1
+tools:
+  - name: steps
+    description: Say the steps.
+    argv: [sh, -c, 'printf "step \033[2Jone\n" >&2; cat go; echo "{}"']
+    input: {type: object}
+    output: {type: object}
+`), 0o600))
+	must(t, syscall.Mkfifo(filepath.Join(dir, "go"), 0o600))
+	s := serving(t, dir, "--tools", "tools.yaml")
+	good(t, dir, "run", os.DevNull, "--session", "s1")
+	people := launch(t, dir, "session", "tail", "s1", "--nats", ".steno/nats/context.json")
+	lines := launch(t, dir, "session", "tail", "s1", "-o", "jsonl")
+	people.says("session_started")
+	lines.says("session_started")
+	call := launch(t, dir, "call", "steps", "--session", "s1", "--call-id", "c1")
+	people.says(`tool_progress        c1  step \x1b[2Jone  (live, not recorded)`)
+	must(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0)) // which the tool waits for
+	if code := call.exit(); code != 0 {
+		t.Errorf("exit %d, %s", code, call.err.String())
+	}
+	people.says("tool_result")
+	lines.says(`"type":"tool_result"`)
+	if out := people.out.String(); strings.Count(out, "not recorded") != 1 || strings.Contains(out, "\x1b") {
+		t.Error(out)
+	}
+	if out := lines.out.String(); strings.Contains(out, "progress") {
+		t.Error(out)
+	}
+	for _, p := range []*child{people, lines} {
+		p.signal(syscall.SIGINT)
+		if code := p.exit(); code != 130 {
+			t.Errorf("exit %d", code)
+		}
+	}
+	s.signal(syscall.SIGTERM)
+	s.exit()
+}
+
+// What is shed on the way shows by the numbers.
+func TestS13ATailShowsThatSomethingLiveWasShed(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	l := &tail{a: &app{out: &out}, live: make(chan liveEvent, 2)}
+	say := func(n int) []byte {
+		return fmt.Appendf(nil, `{"v":1,"session":"s1","ts":"2026-11-30T08:30:00.000001Z","type":"tool_progress","data":{"call_id":"c","attempt":1,"n":%d,"text":"t%d"}}`, n, n)
+	}
+	hear := func(all ...[]byte) {
+		for _, b := range all {
+			l.overhear(b)
+		}
+		for len(l.live) > 0 {
+			must(t, l.tellLive(<-l.live))
+		}
+	}
+	hear(say(7), say(8), say(9)) // it has room for two
+	hear([]byte(`{"type":"status","data":{"text":"thinks"}}`), []byte(`{"type":"tool_result","data":{}}`), []byte("no JSON"))
+	hear(say(12), say(13))
+	hear(say(1)) // of another holder
+	want := []string{"t7  (live, not recorded)", "t8  (live, not recorded)", "thinks  (live, not recorded)", "t12  (live, not recorded; 3 before it were shed)", "t13  (live, not recorded)", "t1  (live, not recorded)"}
+	got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(got) != len(want) {
+		t.Fatalf("it shows\n%s", out.String())
+	}
+	for i, line := range got {
+		if !strings.HasSuffix(line, want[i]) {
+			t.Errorf("line %d is %q, want %q", i, line, want[i])
+		}
+	}
+}
+
 // Damage is named where it stands, once, and hides nothing behind it.
 func TestS13ATailNamesGaps(t *testing.T) {
 	t.Parallel()
