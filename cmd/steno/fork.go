@@ -2,17 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"steno/executor"
-	"steno/schema"
 )
 
 func (a *app) forkCommand() *cobra.Command {
 	var req executor.ForkRequest
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: "fork SESSION", Short: "make a session that goes on from an event of another",
 		Long: "fork makes a new session with what was said and done in SESSION up to an event, each event with its origin. It needs\n" +
@@ -25,29 +24,21 @@ func (a *app) forkCommand() *cobra.Command {
 				return usage("--at is the number of an event; they begin with 1")
 			}
 			req.Session = args[0]
+			if *dryRun {
+				return a.planFork(c, req)
+			}
 			return a.fork(c.Context(), req)
 		},
 	}
+	dryRun = dryRunFlag(c)
 	c.Flags().Uint64Var(&req.At, "at", 0, "the last event of SESSION that counts; its last one if left out")
 	c.Flags().StringVar(&req.To, "session", "", "the id of the new session; a new one if left out")
 	return c
 }
 
-func (a *app) fork(ctx context.Context, req executor.ForkRequest) (err error) {
-	if err := schema.CheckSession(req.Session); err != nil {
-		return err
-	}
-	b, err := a.backend(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	answer, err := b.client.Fork(b.calls, req)
-	if err != nil {
-		return err
-	}
-	if a.format == "json" || a.format == "jsonl" {
-		return a.json(answer)
-	}
-	return a.table([]string{"SESSION", "PARENT", "AT", "HEAD"}, [][]string{{answer.Session, answer.Parent, fmt.Sprint(answer.At), answer.Head}})
+func (a *app) fork(ctx context.Context, req executor.ForkRequest) error {
+	return a.askOnce(ctx, req.Session, func(wait context.Context, client *executor.Client) (any, []string, []string, error) {
+		answer, err := client.Fork(wait, req)
+		return answer, []string{"SESSION", "PARENT", "AT", "HEAD"}, []string{answer.Session, answer.Parent, fmt.Sprint(answer.At), answer.Head}, err
+	})
 }

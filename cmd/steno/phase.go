@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,6 +14,7 @@ import (
 
 func (a *app) phaseCommand() *cobra.Command {
 	var task, reason string
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: "phase SESSION PHASE", Short: "move a session to the phase investigating, editing or verifying",
 		Long: "phase says which tools the session admits from now on: nothing is edited in the phase verifying, tests and linters run\n" +
@@ -25,33 +28,30 @@ func (a *app) phaseCommand() *cobra.Command {
 			if reason != "" {
 				o.Text("reason", reason)
 			}
-			return a.phase(c.Context(), executor.PhaseRequest{Session: args[0], Phase: args[1], TaskKind: task, Trigger: o.Bytes()})
+			req := executor.PhaseRequest{Session: args[0], Phase: args[1], TaskKind: task, Trigger: o.Bytes()}
+			if *dryRun {
+				return a.planPhase(c, req, reason)
+			}
+			return a.phase(c.Context(), req)
 		},
 	}
 	a.ownFlags(c)
+	dryRun = dryRunFlag(c)
 	c.Flags().StringVar(&task, "task-kind", "", "also what the task is from now on: edit, test_only or investigate")
 	c.Flags().StringVar(&reason, "reason", "", "goes into the log")
 	return c
 }
 
 func (a *app) phase(ctx context.Context, req executor.PhaseRequest) error {
-	if err := schema.CheckSession(req.Session); err != nil {
-		return err
-	}
-	return a.withBackend(ctx, 0, func(wait context.Context, b *backend) error {
-		answer, err := b.client.Phase(wait, req)
-		if err != nil {
-			return err
-		}
-		if a.format == "json" || a.format == "jsonl" {
-			return a.json(answer)
-		}
-		return a.table([]string{"SESSION", "PHASE", "TASK"}, [][]string{{req.Session, answer.Phase, answer.TaskKind}})
+	return a.askOnce(ctx, req.Session, func(wait context.Context, client *executor.Client) (any, []string, []string, error) {
+		answer, err := client.Phase(wait, req)
+		return answer, []string{"SESSION", "PHASE", "TASK"}, []string{req.Session, answer.Phase, answer.TaskKind}, err
 	})
 }
 
 func (a *app) postureCommand() *cobra.Command {
 	var mode, reason string
+	var dryRun *bool
 	c := &cobra.Command{
 		Use: "posture SESSION --mode auto|ask|read_only --reason WHY", Short: "change the mode of the policy that a session goes by",
 		Long: "posture says what becomes of calls that no rule of the session's policy is about: auto runs them, ask asks a person about\n" +
@@ -67,27 +67,73 @@ func (a *app) postureCommand() *cobra.Command {
 			case strings.TrimSpace(reason) == "":
 				return usage("--reason is missing").With("next", "say why: steno session posture "+args[0]+" --mode "+shellWord(mode)+" --reason WHY")
 			}
-			return a.posture(c.Context(), executor.PostureRequest{Session: args[0], Mode: mode, By: byUser(), Reason: reason})
+			req := executor.PostureRequest{Session: args[0], Mode: mode, By: byUser(), Reason: reason}
+			if *dryRun {
+				return a.planPosture(c, req)
+			}
+			return a.posture(c.Context(), req)
 		},
 	}
 	a.ownFlags(c)
+	dryRun = dryRunFlag(c)
 	c.Flags().StringVar(&mode, "mode", "", "auto, ask or read_only")
 	c.Flags().StringVar(&reason, "reason", "", "why; it goes into the log")
 	return c
 }
 
 func (a *app) posture(ctx context.Context, req executor.PostureRequest) error {
-	if err := schema.CheckSession(req.Session); err != nil {
+	return a.askOnce(ctx, req.Session, func(wait context.Context, client *executor.Client) (any, []string, []string, error) {
+		answer, err := client.Posture(wait, req)
+		return answer, []string{"SESSION", "MODE", "POLICY"}, []string{req.Session, answer.Mode, answer.PolicyHash}, err
+	})
+}
+
+func (a *app) endCommand() *cobra.Command {
+	req := executor.EndRequest{}
+	var dryRun *bool
+	outcomes := []string{"completed", "failed", "partial", "cancelled"}
+	c := &cobra.Command{
+		Use: "end SESSION --outcome completed|failed|partial|cancelled", Short: "say that a session is over, and how it ended",
+		Long: "end records what came of a session, which is no matter of its phase. Nothing is recorded behind it any more but notes,\n" +
+			"dead letters and results that settle what was open. Calls that run or wait for a person come first: it is refused while\n" +
+			"one is open. The same end again changes nothing.",
+		Example: "  steno session end demo --outcome completed\n  steno session end demo --outcome failed --reason 'the model gave up' --dry-run",
+		Args:    exactly("SESSION"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains(outcomes, req.Outcome) {
+				return usage("--outcome is completed, failed, partial or cancelled; got %q", req.Outcome)
+			}
+			req.Session = args[0]
+			if *dryRun {
+				return a.planEnd(c, req)
+			}
+			return a.askOnce(c.Context(), req.Session, func(wait context.Context, client *executor.Client) (any, []string, []string, error) {
+				answer, err := client.End(wait, req)
+				return answer, []string{"SESSION", "OUTCOME", "SEQ", "HEAD"}, []string{req.Session, req.Outcome, fmt.Sprint(answer.Seq), answer.Head}, err
+			})
+		},
+	}
+	a.ownFlags(c)
+	dryRun = dryRunFlag(c)
+	c.Flags().StringVar(&req.Outcome, "outcome", "", "completed, failed, partial or cancelled")
+	c.Flags().StringVar(&req.Reason, "reason", "", "goes into the log")
+	return c
+}
+
+// askOnce asks an executor for something about a session, and prints the answer,
+// for people as one row.
+func (a *app) askOnce(ctx context.Context, session string, ask func(context.Context, *executor.Client) (answer any, head, row []string, err error)) error {
+	if err := schema.CheckSession(session); err != nil {
 		return err
 	}
 	return a.withBackend(ctx, 0, func(wait context.Context, b *backend) error {
-		answer, err := b.client.Posture(wait, req)
+		answer, head, row, err := ask(wait, b.client)
 		if err != nil {
 			return err
 		}
 		if a.format == "json" || a.format == "jsonl" {
 			return a.json(answer)
 		}
-		return a.table([]string{"SESSION", "MODE", "POLICY"}, [][]string{{req.Session, answer.Mode, answer.PolicyHash}})
+		return a.table(head, [][]string{row})
 	})
 }

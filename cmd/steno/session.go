@@ -27,8 +27,8 @@ func (a *app) sessionCommand() *cobra.Command {
 		},
 	}
 	ls.Flags().BoolVar(&ids, "ids", false, "list the ids alone: nothing of a session is looked at, which is a hundred times faster")
-	c := &cobra.Command{Use: "session", Short: "list, show, follow, move on, pack and remove sessions", Example: "  steno session ls\n  steno session show demo\n  steno session tail latest\n  steno session pack demo"}
-	c.AddCommand(ls, a.showCommand(), a.tailCommand(), a.treeCommand(), a.inspectCommand(), a.phaseCommand(), a.postureCommand(), a.forkCommand(), a.resumeCommand(), a.packCommand(), a.rmCommand())
+	c := &cobra.Command{Use: "session", Short: "list, show, follow, move on, fork, end, pack and remove sessions", Example: "  steno session ls\n  steno session show demo\n  steno session tail latest\n  steno session pack demo"}
+	c.AddCommand(ls, a.showCommand(), a.tailCommand(), a.treeCommand(), a.inspectCommand(), a.phaseCommand(), a.postureCommand(), a.forkCommand(), a.resumeCommand(), a.endCommand(), a.packCommand(), a.rmCommand())
 	return c
 }
 
