@@ -18,8 +18,10 @@ func (a *app) treeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "tree [SESSION]", Short: "show which sessions were forked from which; reads files only",
 		Long: "tree reads the beginning of each session and shows the forks below their parents; of SESSION the tree that it stands in.\n" +
-			"A parent that is not there any more, a session whose beginning cannot be read, and a circle are named, the last two with\n" +
-			"exit 4. -o json and jsonl give the sessions in the same order, each with its depth. " + latestHelp,
+			"Parents are read up to the event that they were forked at, which must be the one that the fork has recorded. A parent that\n" +
+			"is not there any more is named, and, with exit 4, a session whose beginning cannot be read, a parent that is damaged\n" +
+			"before that event, has lost it or has another one there, and a circle. -o json and jsonl give the sessions in the same\n" +
+			"order, each with its depth. " + latestHelp,
 		Example: "  steno session tree\n  steno session tree demo -o jsonl",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -47,9 +49,10 @@ func (a *app) treeCommand() *cobra.Command {
 // A relative is a session in the tree.
 type relative struct {
 	replay.Kin
-	Missing bool `json:"missing,omitzero"`
-	Cycle   bool `json:"cycle,omitzero"`
-	Depth   int  `json:"depth"`
+	Missing bool        `json:"missing,omitzero"`
+	Cycle   bool        `json:"cycle,omitzero"`
+	Origin  schema.Kind `json:"parent_kind,omitzero"` // what is wrong with the event of the parent that it was forked at
+	Depth   int         `json:"depth"`
 }
 
 func (a *app) tree(ctx context.Context, store journal.Store, only string) error {
@@ -74,8 +77,16 @@ func (a *app) tree(ctx context.Context, store journal.Store, only string) error 
 			continue
 		}
 		found = true
-		err := climb(root, func(b *replay.Branch, depth int, line string) error {
-			note := ""
+		origins, err := originsOf(ctx, store, root)
+		if err != nil {
+			return err
+		}
+		err = climb(root, func(b *replay.Branch, depth int, line string) error {
+			note, origin := "", schema.Kind("")
+			if is := origins[b.Session]; is != nil && !b.Cycle {
+				body := schema.Body(is)
+				note, origin, worst = a.here(body.Message+"; "+fmt.Sprint(body.Details["next"])), body.Kind, exitCode(body.Kind.Info().Exit)
+			}
 			switch {
 			case b.Cycle:
 				note, worst = "a circle: it is forked from one below it, which no fork does", exitCode(schema.ExitCorrupt)
@@ -86,7 +97,7 @@ func (a *app) tree(ctx context.Context, store journal.Store, only string) error 
 			case b.Kind != "":
 				note, worst = a.here(string(b.Kind)+": its beginning cannot be read, nor whose fork it is; run: steno verify "+b.Session), exitCode(b.Kind.Info().Exit)
 			}
-			return l.add(relative{b.Kin, b.Missing, b.Cycle, depth}, func() []string {
+			return l.add(relative{b.Kin, b.Missing, b.Cycle, origin, depth}, func() []string {
 				at := ""
 				if b.Parent != "" {
 					at = fmt.Sprint(b.Seq)
@@ -105,6 +116,64 @@ func (a *app) tree(ctx context.Context, store journal.Store, only string) error 
 		return err
 	}
 	return worst
+}
+
+// originsOf says of the forks in a tree what is wrong with the event of their
+// parents that they were forked at. Each parent is read once, and no further than
+// it must be.
+func originsOf(ctx context.Context, store journal.Store, root *replay.Branch) (map[string]error, error) {
+	wrong := map[string]error{}
+	for left := []*replay.Branch{root}; len(left) > 0; {
+		b := left[len(left)-1]
+		left = append(left[:len(left)-1], b.Children...)
+		if b.Missing || b.Kind != "" { // said of itself
+			continue
+		}
+		at := map[uint64]string{} // the sums that there are
+		last := uint64(0)
+		for _, c := range b.Children {
+			if c.Kind == "" {
+				at[c.Seq], last = "", max(last, c.Seq)
+			}
+		}
+		if last == 0 {
+			continue
+		}
+		var damage error
+		end := uint64(0)
+		for e, err := range undamaged(ctx, store, b.Session) {
+			if err != nil {
+				damage = err
+				break
+			}
+			if end = e.Seq; end <= last {
+				if _, asked := at[end]; asked {
+					at[end] = e.Sum.String()
+				}
+			}
+			if end >= last {
+				break
+			}
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		for _, c := range b.Children {
+			switch is := at[c.Seq]; {
+			case c.Kind != "" || is == c.Sum:
+			case is != "":
+				wrong[c.Session] = schema.Errorf(schema.HeadMismatch, "event %d of %s is another one than it was forked at", c.Seq, b.Session).
+					With("next", "its own copy of what came before stands; run: steno verify "+b.Session)
+			case damage != nil:
+				wrong[c.Session] = schema.Errorf(schema.KindOf(damage), "%s is damaged before event %d, which it was forked at", b.Session, c.Seq).
+					With("next", "run: steno verify "+b.Session)
+			default:
+				wrong[c.Session] = schema.Errorf(schema.HeadMismatch, "%s ends with event %d, before event %d, which it was forked at", b.Session, end, c.Seq).
+					With("next", "its own copy of what came before stands; run: steno verify "+b.Session)
+			}
+		}
+	}
+	return wrong, nil
 }
 
 // undamaged gives the events of a session up to the first damage, which is an error

@@ -3,15 +3,19 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"steno/journal"
 	"steno/journal/journaltest"
+	"steno/schema"
 )
 
-// forkOf makes a session that says that it was forked.
+// forkOf makes a session that says that it was forked at event 2 of its parent, if
+// that is there.
 func forkOf(t *testing.T, dir, session, parent string) {
 	t.Helper()
 	store, err := journal.OpenFiles(filepath.Join(dir, ".steno"), true)
@@ -20,11 +24,61 @@ func forkOf(t *testing.T, dir, session, parent string) {
 	opt := journaltest.Options()
 	opt.Started = []byte(`{}`)
 	if parent != "" {
-		opt.Started = fmt.Appendf(nil, `{"parent":{"session":%q,"seq":2,"sum":"%064d","how":"fork"}}`, parent, 7)
+		sum := strings.Repeat("7", 64)
+		for it, err := range journal.NewScan(store, parent, journal.ScanOptions{}).Items(t.Context()) {
+			if err == nil && it.Event != nil && it.Event.Seq == 2 {
+				sum = it.Event.Sum.String()
+			}
+		}
+		opt.Started = fmt.Appendf(nil, `{"parent":{"session":%q,"seq":2,"sum":%q,"how":"fork"}}`, parent, sum)
 	}
 	j, err := journal.Open(t.Context(), store, session, opt)
 	must(t, err)
 	must(t, j.Release(t.Context(), "done"))
+}
+
+// A fork whose parent has changed since, or is shorter, or damaged before that
+// place, is named; behind it a parent may be what it likes.
+func TestS9ATreeComparesForksWithTheirParents(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	events := []journal.Entry{journaltest.Note("one"), journaltest.Note("two"), journaltest.Note("three")}
+	for _, id := range []string{"other", "short", "early", "late"} {
+		written(t, dir, id, false, events)
+		good(t, dir, "session", "fork", id, "--at", "4", "--session", "of-"+id)
+	}
+	good(t, dir, "session", "fork", "other", "--at", "2", "--session", "below")
+	if out := good(t, dir, "session", "tree"); strings.Count(out, "of-") != 4 || strings.Contains(out, "forked at;") {
+		t.Errorf("while all is well:\n%s", out)
+	}
+	at := func(id string) string { return filepath.Join(dir, ".steno/sessions", id, "000001.jsonl") }
+	// Written anew from event 4 on, with right sums.
+	must(t, os.RemoveAll(filepath.Dir(at("other"))))
+	written(t, dir, "other", false, append([]journal.Entry{events[0]}, journaltest.Note("another"), journaltest.Note("three")))
+	b, err := os.ReadFile(at("short"))
+	must(t, err)
+	must(t, os.WriteFile(at("short"), []byte(strings.Join(strings.SplitAfter(string(b), "\n")[:4], "")), 0o600))
+	must(t, change(at("early"), "one", "onE"))
+	must(t, change(at("late"), "three", "thrEE"))
+	out, errOut, code := steno(t, dir, "session", "tree", "-o", "json")
+	var rows []relative
+	must(t, json.Unmarshal([]byte(out), &rows))
+	got := map[string]schema.Kind{}
+	for _, r := range rows {
+		if r.Parent != "" {
+			got[r.Session] = r.Origin
+		}
+	}
+	want := map[string]schema.Kind{"of-other": schema.HeadMismatch, "below": schema.HeadMismatch, "of-short": schema.HeadMismatch, "of-early": schema.CorruptLogLine, "of-late": ""}
+	if code != 4 || errOut != "" || !maps.Equal(got, want) {
+		t.Errorf("exit %d, %v\n%s", code, got, errOut)
+	}
+	out, _, _ = steno(t, dir, "session", "tree")
+	for _, text := range []string{"event 4 of other is another one than it was forked at", "short ends with event 3, before event 4", "early is damaged before event 4", "run: steno verify early"} {
+		if !strings.Contains(out, text) {
+			t.Errorf("there is no %q in\n%s", text, out)
+		}
+	}
 }
 
 func TestS9ATreeShowsForksBelowTheirParents(t *testing.T) {
