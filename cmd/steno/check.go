@@ -169,8 +169,8 @@ func (a *app) health(ctx context.Context, logs bool) (*health, error) {
 var callStates = []replay.CallState{replay.Pending, replay.Unknown, replay.OK, replay.Failed, replay.Interrupted}
 
 func (h *health) read(ctx context.Context, store *journal.Files, id string) error {
-	state := replay.New()
-	scan := journal.NewScan(store, id, journal.ScanOptions{State: state})
+	t := newTally()
+	scan := journal.NewScan(store, id, journal.ScanOptions{State: t})
 	for it, err := range scan.Items(ctx) {
 		if err != nil {
 			return err
@@ -183,7 +183,11 @@ func (h *health) read(ctx context.Context, store *journal.Files, id string) erro
 	if scan.FirstError != nil {
 		h.Logs.Damaged++
 	}
-	for _, c := range state.Calls {
+	for state, n := range t.over {
+		h.Logs.Calls[string(state)] += n
+	}
+	open, err := t.open(ctx, store, id)
+	for _, c := range open {
 		h.Logs.Calls[string(c.State)]++
 		if c.Waiting != nil {
 			h.Logs.Waiting++
@@ -192,7 +196,7 @@ func (h *health) read(ctx context.Context, store *journal.Files, id string) erro
 			h.Logs.Open++
 		}
 	}
-	return nil
+	return err
 }
 
 // judge says what all that amounts to.

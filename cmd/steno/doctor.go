@@ -8,8 +8,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -227,33 +225,6 @@ func (d *doctor) walls() {
 	}
 }
 
-// broker says what can be seen of a NATS server, and what cannot.
-func (d *doctor) broker(ctx context.Context, check string, nc *nats.Conn) {
-	text := "nats-server " + nc.ConnectedServerVersion()
-	if nc.MaxPayload() < 1<<20 {
-		d.tell(diagnosis{Check: check, Status: statusBlocked, Kind: schema.PayloadTooLarge, Text: fmt.Sprintf("%s takes messages of %d bytes at most, and lines have up to a million", text, nc.MaxPayload()), Next: "set max_payload of the server to 1MB or more"})
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	js, err := jetstream.New(nc)
-	if err == nil {
-		var q jetstream.Stream
-		if q, err = js.Stream(ctx, executor.StreamQueue); err == nil {
-			i := q.CachedInfo()
-			text += fmt.Sprintf(", %s with %s and %s", executor.StreamQueue, many(int(i.State.Msgs), "call"), many(i.Config.Replicas, "replica"))
-		}
-	}
-	switch {
-	case err != nil:
-		d.tell(diagnosis{Check: check, Status: statusWarning, Text: text + "; the queue cannot be looked at", Next: "calls by request go on; for the queue look at the log of the serve"})
-	case check == "serve":
-		d.tell(diagnosis{Check: check, Status: statusOK, Text: text})
-	default:
-		d.tell(diagnosis{Check: check, Status: statusOK, Text: text + "; how often it syncs cannot be seen from here", Next: "let it sync always: sync_interval: always, in its jetstream block"})
-	}
-}
-
 // room looks at the folder of the store.
 func (d *doctor) room() {
 	dir := d.a.dir
@@ -331,8 +302,8 @@ func (d *doctor) look(ctx context.Context, store *journal.Files, id string) {
 	} else {
 		d.lease(id, st)
 	}
-	state := replay.New()
-	r, err := readSession(ctx, store, id, 0, journal.ScanOptions{State: state})
+	t := newTally()
+	r, err := readSession(ctx, store, id, 0, journal.ScanOptions{State: t})
 	switch {
 	case ctx.Err() != nil:
 		d.failed = context.Cause(ctx)
@@ -347,8 +318,13 @@ func (d *doctor) look(ctx context.Context, store *journal.Files, id string) {
 	default:
 		d.tell(diagnosis{Check: "log", Session: id, Status: statusOK, Text: many(r.Events, "event") + ", in order"})
 	}
-	d.calls(id, state, st)
-	if p := state.Posture; p != nil && p.PolicyHash != "" && state.Ended == nil {
+	open, err := t.open(ctx, store, id)
+	if err != nil {
+		d.blocks("log", id, err)
+		return
+	}
+	d.calls(id, open, t.calls, st)
+	if p := t.state.Posture; p != nil && p.PolicyHash != "" && t.state.Ended == nil {
 		if _, err := store.Policy(p.PolicyHash); err != nil {
 			d.tell(diagnosis{"policy", id, statusBlocked, schema.ResumePolicyUnavailable, "the policy that the session goes by is not in the store", schema.ResumePolicyUnavailable.Next(id)})
 		}
@@ -368,10 +344,10 @@ func (d *doctor) lease(id string, st lease.Status) {
 	d.tell(v)
 }
 
-// calls says what of the calls is open.
-func (d *doctor) calls(id string, state *replay.State, st lease.Status) {
+// calls says what of the calls, all of them or those that are not over, is open.
+func (d *doctor) calls(id string, list []*replay.Call, all int, st lease.Status) {
 	var waiting, unknown, open []string
-	for _, c := range state.Calls {
+	for _, c := range list {
 		switch {
 		case c.Waiting != nil:
 			waiting = append(waiting, c.ID)
@@ -382,7 +358,7 @@ func (d *doctor) calls(id string, state *replay.State, st lease.Status) {
 		}
 	}
 	of := func(list []string) string {
-		return short(fmt.Sprintf("%s of %d calls: %v", many(len(list), "call"), len(state.Calls), list), 120)
+		return short(fmt.Sprintf("%s of %d calls: %v", many(len(list), "call"), all, list), 120)
 	}
 	quiet := len(waiting)+len(unknown)+len(open) == 0
 	if len(waiting) > 0 {
@@ -395,6 +371,6 @@ func (d *doctor) calls(id string, state *replay.State, st lease.Status) {
 		d.tell(diagnosis{Check: "outcomes", Session: id, Status: statusWarning, Kind: schema.Interrupted, Text: "the outcome is open of " + of(open), Next: "look what the tools did, then run: steno calls resolve " + id + " CALL --reason WHY with --succeeded, --failed or --retry"})
 	}
 	if quiet {
-		d.tell(diagnosis{Check: "calls", Session: id, Status: statusOK, Text: many(len(state.Calls), "call") + ", none open"})
+		d.tell(diagnosis{Check: "calls", Session: id, Status: statusOK, Text: many(all, "call") + ", none open"})
 	}
 }

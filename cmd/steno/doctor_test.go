@@ -8,7 +8,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"steno/executor"
 	"steno/journal"
 	"steno/journal/journaltest"
 )
@@ -176,4 +182,62 @@ func TestS11ACheckTellsMonitors(t *testing.T) {
 	if h.judge(); h.Status != "warning" || fmt.Sprint(h.Reasons) != "[2 leases ambiguous]" {
 		t.Errorf("%+v", h)
 	}
+}
+
+// Of a NATS server of somebody else it is told what can be seen, and what cannot.
+func TestS11TheDoctorClaimsNoMoreOfABrokerThanItSees(t *testing.T) {
+	t.Parallel()
+	start := func(o *server.Options) func(user string) *nats.Conn {
+		o.NoLog, o.NoSigs, o.DontListen, o.JetStream, o.StoreDir = true, true, true, true, t.TempDir()
+		s, err := server.NewServer(o)
+		must(t, err)
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		if !s.ReadyForConnections(patience) {
+			t.Fatal("the server does not start")
+		}
+		return func(user string) *nats.Conn {
+			nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserInfo(user, "p"), nats.Timeout(patience), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+			must(t, err)
+			t.Cleanup(nc.Close)
+			return nc
+		}
+	}
+	says := func(nc *nats.Conn) (text string) {
+		var out strings.Builder
+		(&doctor{a: &app{out: &out}}).broker(t.Context(), "broker", nc)
+		return out.String()
+	}
+	wants := func(what, text string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s: there is no %q in\n%s", what, w, text)
+			}
+		}
+	}
+	queue := func(nc *nats.Conn, storage jetstream.StorageType) {
+		js, err := jetstream.New(nc)
+		must(t, err)
+		_, err = js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: executor.StreamQueue, Subjects: []string{"steno.v1.queue.*"}, Storage: storage})
+		must(t, err)
+	}
+	deny := &server.Permissions{Subscribe: &server.SubjectPermission{Deny: []string{"$JS.EVENT.>"}}, Publish: &server.SubjectPermission{Deny: []string{"$JS.API.INFO"}}}
+	app := start(&server.Options{Users: []*server.User{{Username: "app", Password: "p"}, {Username: "deaf", Password: "p", Permissions: deny}}})
+	wants("without a queue", says(app("app")), "warning  broker: nats-server 2.", "messages of up to 1048576 bytes", "the queue cannot be looked at")
+	queue(app("app"), jetstream.FileStorage)
+	wants("as it should be", says(app("app")), "ok       broker: nats-server 2.", "; API level ", "; STENO_QUEUE with 0 calls and 1 replica; advisories can be heard; how often it syncs cannot be seen from here", "next: let it sync always")
+	wants("of a user that may not", says(app("deaf")), "warning  broker", "its API level cannot be seen", "advisories cannot be heard", "next: let its user subscribe to $JS.EVENT.ADVISORY.>")
+
+	memory := start(&server.Options{Users: []*server.User{{Username: "app", Password: "p"}}})
+	queue(memory("app"), jetstream.MemoryStorage)
+	wants("in memory", says(memory("app")), "warning  broker", "it keeps them in memory")
+
+	for always, want := range map[bool]string{true: "1 server answered that they sync always", false: "of 1 server that answered not all sync what they acknowledge: one does every 1m0s"} {
+		sys := server.NewAccount("SYS")
+		of := start(&server.Options{Accounts: []*server.Account{sys}, SystemAccount: "SYS", Users: []*server.User{{Username: "sys", Password: "p", Account: sys}}, SyncAlways: always, SyncInterval: time.Minute})
+		wants("of a system account", says(of("sys")), want)
+	}
+	small := start(&server.Options{MaxPayload: 1 << 16, Users: []*server.User{{Username: "app", Password: "p"}}})
+	wants("of small messages", says(small("app")), "blocked  broker", "65536 bytes at most")
 }

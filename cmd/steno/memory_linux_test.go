@@ -367,6 +367,12 @@ func TestASoundLogNeedsLittleMemory(t *testing.T) {
 				if out := small(t, l.dir, "export", "s1", "--format", "openai", "-o", "jsonl"); strings.Count(out, "\n") != 400_000 {
 					t.Errorf("export gives %d messages", strings.Count(out, "\n"))
 				}
+				if out := small(t, l.dir, "doctor", "s1"); !strings.Contains(out, "calls s1: 200000 calls, none open") {
+					t.Errorf("doctor says %s", out)
+				}
+				if out := small(t, l.dir, "check", "--logs", "-o", "json"); pick(t, out, "/logs/calls/ok") != 200_000.0 {
+					t.Errorf("check says %s", out)
+				}
 			}
 		})
 	}
