@@ -7,6 +7,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"steno/journal"
+	"steno/journal/journaltest"
 )
 
 // As of any event the state is the one that was there then.
@@ -39,6 +42,49 @@ func TestS10ReplayAsOf(t *testing.T) {
 		if out, errOut, code := steno(t, dir, "replay", "epochs", "--as-of", c.asOf, "-o", "json"); code != c.want || out != "" {
 			t.Errorf("as of %s: exit %d, %.200s %s", c.asOf, code, out, errOut)
 		}
+	}
+}
+
+// Who holds a session, lives or is dead, is told beside the state and is no part
+// of it.
+func TestS5TheDigestIsTheSameUnderAnyLease(t *testing.T) {
+	t.Parallel()
+	dir, copied := t.TempDir(), t.TempDir()
+	store := journaltest.FilesIn(t, filepath.Join(dir, ".steno")).WithoutLog()
+	open := func() *journal.Journal {
+		j, err := journal.Open(t.Context(), store, "s1", journaltest.Options())
+		must(t, err)
+		return j
+	}
+	look := func(dir, state string) string {
+		t.Helper()
+		out := good(t, dir, "replay", "s1", "-o", "json")
+		if is := pick(t, out, "/lease/state"); is != state {
+			t.Errorf("the lease is %v, not %s", is, state)
+		}
+		return pick(t, out, "/digest").(string)
+	}
+	j := open()
+	journaltest.Append(t, j, journaltest.Call("c", "read", `{}`), journaltest.Result("c", 1, `"x"`), journaltest.Call("open", "read", `{}`))
+	held := look(dir, "active")
+	must(t, os.CopyFS(filepath.Join(copied, ".steno"), os.DirFS(filepath.Join(dir, ".steno")))) // where nobody holds it
+	elsewhere := look(copied, "stale")
+	must(t, j.Close())
+	if stale := look(dir, "stale"); stale != held || elsewhere != held {
+		t.Errorf("held it is %s, stale %s, and elsewhere %s", held, stale, elsewhere)
+	}
+	must(t, open().Release(t.Context(), "done"))
+	free := look(dir, "available")
+	f, err := os.Open(filepath.Join(dir, ".steno/sessions/s1/000002.jsonl"))
+	must(t, err)
+	defer f.Close()
+	must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+	out := good(t, dir, "replay", "s1", "-o", "json")
+	if locked := pick(t, out, "/digest"); locked != free || pick(t, out, "/lease/state") == "available" {
+		t.Errorf("free it is %s, and while somebody has its lock %s, %s", free, locked, pick(t, out, "/lease/state"))
+	}
+	if free == held {
+		t.Error("another event gives the same digest")
 	}
 }
 
