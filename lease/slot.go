@@ -407,5 +407,8 @@ func (s *Slot) close() error {
 	s.closed = true
 	s.forget()
 	defer s.syncing.Unlock()
+	// Closing alone leaves the lock with a process that is being started at this
+	// moment and still has our descriptors: whoever asks would meet a live writer.
+	_ = unlock(s.file)
 	return s.file.Close()
 }

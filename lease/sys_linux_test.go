@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"steno/journal/journaltest"
 	"steno/lease"
@@ -102,5 +105,36 @@ func TestAClosedLogKeepsNothingOpen(t *testing.T) {
 	must(t, store.Close())
 	if after := open(); after > 1 || before <= after { // the test itself has the folder above the session open
 		t.Errorf("%d descriptors were open, and %d still are", before, after)
+	}
+}
+
+// A child that is being started has our descriptors until it becomes another
+// program. What is given back meanwhile is not held by it.
+func TestALockThatIsGivenBackIsNotInherited(t *testing.T) {
+	d, path := folder(t, nil)
+	b, _ := header(t, 1)
+	s, err := d.Claim(1, b)
+	must(t, err)
+	fds, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	inherited := -1
+	for _, fd := range fds {
+		if to, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && to == filepath.Join(path, "000001.jsonl") {
+			n, err := strconv.Atoi(fd.Name())
+			must(t, err)
+			inherited, err = unix.Dup(n)
+			must(t, err)
+		}
+	}
+	if inherited < 0 {
+		t.Fatal("no descriptor of the segment is open")
+	}
+	defer unix.Close(inherited)
+	if held, err := d.Held(1); err != nil || !held {
+		t.Errorf("held: %t, %v", held, err)
+	}
+	must(t, s.Close())
+	if held, err := d.Held(1); err != nil || held {
+		t.Errorf("held after close: %t, %v", held, err)
 	}
 }
