@@ -55,7 +55,9 @@ func runGroup(ctx context.Context, cmd *exec.Cmd, c command, call *Invocation, t
 			return ran{}, err
 		}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// A session of its own is a group of its own, and has no terminal: a command
+	// must not answer there in a person's name.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	wall, err := around(cmd, c, call, &p, temp)
 	if err != nil {
 		return ran{}, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,7 +19,10 @@ import (
 // group or, in version 2, which wants no processes beside groups, next to it.
 
 // A group is a control group of one command, and where its helper goes back to.
-type group struct{ Dir, Home string }
+type group struct {
+	Dir, Home string
+	held      *os.File // its lock says that the process which made it lives
+}
 
 type groups []group
 
@@ -35,10 +39,12 @@ var groupParents = sync.OnceValue(func() (p parents) {
 		at *group
 		of bounds
 	}{{&p.memory, bounds{Memory: 64 << 20}}, {&p.processes, bounds{Processes: 64}}} {
-		for _, in := range groupFolders(want.of) {
+		text, _ := os.ReadFile("/proc/self/cgroup") // without it there is none
+		for _, in := range groupFolders(groupMount, string(text), want.of) {
 			if g, err := newGroup(in, want.of); err == nil {
 				if err = w.trial(groups{g}); errors.Join(err, groups{g}.remove()) == nil {
 					*want.at = in
+					sweepGroups(in.Dir)
 					break
 				}
 			}
@@ -47,59 +53,97 @@ var groupParents = sync.OnceValue(func() (p parents) {
 	return p
 })
 
-const groupMount = "/sys/fs/cgroup"
+const (
+	groupMount  = "/sys/fs/cgroup"
+	groupPrefix = "steno-"
+)
 
-// groupFolders are the folders where a group for b might be made.
-func groupFolders(b bounds) []group {
-	const mount = groupMount
+// groupFolders are the folders below mount where a group for b might be made by a
+// process whose /proc/self/cgroup is text.
+func groupFolders(mount, text string, b bounds) []group {
 	controller := "pids"
 	if b.Memory > 0 {
 		controller = "memory"
 	}
-	text, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return nil
-	}
-	_, err = os.Stat(mount + "/cgroup.controllers")
+	_, err := os.Stat(filepath.Join(mount, "cgroup.controllers"))
 	unified := err == nil
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		switch {
-		case len(part) != 3:
+		case len(part) != 3 || slices.Contains(strings.Split(part[2], "/"), ".."): // outside of what is mounted here
 		case unified && part[0] == "0":
 			own := filepath.Join(mount, part[2])
-			return []group{{own, own}, {filepath.Dir(own), own}}
+			if own == mount {
+				return []group{{Dir: own, Home: own}}
+			}
+			return []group{{Dir: own, Home: own}, {Dir: filepath.Dir(own), Home: own}}
 		case !unified && part[1] == controller:
 			own := filepath.Join(mount, controller)
 			below := filepath.Join(own, part[2])
-			return []group{{below, below}, {own, own}} // a container may see its own as the root
+			return []group{{Dir: below, Home: below}, {Dir: own, Home: own}} // a container may see its own as the root
 		}
 	}
 	return nil
 }
 
-// newGroup makes a group with bounds.
-func newGroup(in group, b bounds) (group, error) {
-	g, err := os.MkdirTemp(in.Dir, "steno-")
-	if err != nil {
-		return group{}, err
+// sweepGroups removes groups below a folder that nobody holds any more: those of
+// executors that were killed. One in which something still runs stays.
+func sweepGroups(in string) {
+	left, _ := os.ReadDir(in)
+	for _, e := range left {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), groupPrefix) {
+			continue
+		}
+		dir := filepath.Join(in, e.Name())
+		if f, err := os.Open(dir); err == nil {
+			if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+				_ = os.Remove(dir)
+			}
+			_ = f.Close()
+		}
 	}
+}
+
+// newGroup makes a group with bounds.
+func newGroup(in group, b bounds) (g group, err error) {
+	g.Home = in.Home
+	for range 3 {
+		if g.Dir, err = os.MkdirTemp(in.Dir, groupPrefix); err != nil {
+			return group{}, err
+		}
+		if g.held, err = os.Open(g.Dir); err == nil {
+			err = unix.Flock(int(g.held.Fd()), unix.LOCK_EX)
+		}
+		if err == nil {
+			err = g.limit(b)
+		}
+		if err == nil {
+			return g, nil
+		}
+		_, gone := os.Lstat(g.Dir)
+		err = errors.Join(err, groups{g}.remove())
+		if !errors.Is(gone, os.ErrNotExist) { // a sweep had taken it for one that was left
+			break
+		}
+	}
+	return group{}, err
+}
+
+// limit sets the bounds of a group.
+func (g group) limit(b bounds) (err error) {
 	if b.Memory > 0 {
 		bound := strconv.FormatUint(b.Memory, 10)
-		if err = setGroup(g, bound, "memory.max", "memory.limit_in_bytes"); err == nil {
+		if err = setGroup(g.Dir, bound, "memory.max", "memory.limit_in_bytes"); err == nil {
 			// Without this what is over the bound goes to the swap; not all have it.
-			_ = setGroup(g, "0", "memory.swap.max")
-			_ = setGroup(g, bound, "memory.memsw.limit_in_bytes")
+			_ = setGroup(g.Dir, "0", "memory.swap.max")
+			_ = setGroup(g.Dir, bound, "memory.memsw.limit_in_bytes")
 		}
 	}
 	if err == nil && b.Processes > 0 {
 		// The helper is in it until it has started the command.
-		err = setGroup(g, strconv.FormatUint(b.Processes+helperThreads, 10), "pids.max")
+		err = setGroup(g.Dir, strconv.FormatUint(b.Processes+helperThreads, 10), "pids.max")
 	}
-	if err != nil {
-		return group{}, errors.Join(err, os.Remove(g))
-	}
-	return group{g, in.Home}, nil
+	return err
 }
 
 const helperThreads = 32
@@ -155,6 +199,7 @@ func (g groups) remove() (err error) {
 				break
 			}
 		}
+		_ = dir.held.Close() // also of nil
 	}
 	return err
 }

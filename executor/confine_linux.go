@@ -73,7 +73,7 @@ type wall struct {
 // down takes away what is left of it.
 func (w *wall) down() {
 	if w != nil {
-		_ = w.groups.remove() // an empty group that stays is found by its name
+		_ = w.groups.remove() // what stays is for a later process to sweep
 	}
 }
 
@@ -285,7 +285,7 @@ func (w walls) around(cmd *exec.Cmd, o orders, p *pipes) (*wall, error) {
 	p.ours, p.its = append(p.ours, said), append(p.its, say)
 	cmd.Path, cmd.Args, cmd.Dir, cmd.Env = helperPath, []string{helperName}, "/", []string{"GOMAXPROCS=2"}
 	cmd.ExtraFiles = []*os.File{told, say}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: w.flags}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: w.flags}
 	if w.flags&unix.CLONE_NEWUSER != 0 {
 		uid, gid := os.Geteuid(), os.Getegid()
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
