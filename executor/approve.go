@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"steno/journal"
@@ -57,9 +56,9 @@ type AnswerAnswer struct {
 // waiting is why a call has no result yet. What is hidden in some can come back
 // only with their request, which is to ask often.
 func (s *session) waiting(call, approval string, hides bool) error {
-	kind, next := schema.Unavailable, "answer it: steno approvals allow, or deny; the request is answered then"
-	if s.x.cfg.DenyUnattended { // nobody would hear of an answer here
-		kind, next = schema.Backpressure, "answer it: steno approvals allow, or deny; then ask again"
+	kind, next := schema.Unavailable, "answer it: steno approvals allow "+inShell(s.id, call)+", or deny; the request is answered then"
+	if s.x.cfg.DenyUnattended || s.x.cfg.Attended { // nobody would hear of an answer here, or who makes the call has it
+		kind, next = schema.Backpressure, "answer it: steno approvals allow "+inShell(s.id, call)+", or deny; then ask again"
 	}
 	e := schema.Errorf(kind, "call %s waits for a person's answer", call).
 		With("session", s.id).With("call_id", call).With("approval_id", approval).With("next", next)
@@ -92,7 +91,7 @@ func (s *session) ask(req *Request, a admitted, call bool) error {
 	})
 	if n >= maxPatient {
 		return schema.Errorf(schema.Backpressure, "%d calls of session %s wait for a person's answer", n, s.id).With("session", s.id).
-			With("next", "answer them: steno approvals ls")
+			With("next", "answer them: steno approvals ls --session "+s.id)
 	}
 	d := desks.Get().(*desk)
 	defer d.back()
@@ -252,7 +251,7 @@ func (s *session) answered(c *replay.Call, req AnswerRequest, out AnswerAnswer, 
 			return fail(schema.ApprovalDenied, "the call was denied before, at %d", d.Seq)
 		}
 		a, err := fail(schema.CallConflict, "the call was allowed before, at %d", d.Seq)
-		return a, schema.AsError(err).With("next", "the first answer stands; to stop the call run: steno calls cancel "+s.id+" CALL")
+		return a, schema.AsError(err).With("next", "the first answer stands; to stop the call run: steno calls cancel "+inShell(s.id, c.ID))
 	}
 	a, err := fail(schema.NotFound, "call %s has no question %s", c.ID, quoted(req.ApprovalID))
 	if c.Waiting != nil {
@@ -366,85 +365,4 @@ func (x *Executor) runAnswer(ctx context.Context, session string, payload []byte
 		return reply{}, err
 	}
 	return answer(a, x, session, s.journal.Head())
-}
-
-// waiters are the requests of this process that wait for a person.
-type waiters struct {
-	mu   sync.Mutex
-	open map[[2]string]*waiter // by session and call
-}
-
-type waiter struct {
-	woken chan struct{}
-	users int
-}
-
-func (w *waiters) wake(session, call string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if t := w.open[[2]string{session, call}]; t != nil {
-		close(t.woken)
-		delete(w.open, [2]string{session, call})
-	}
-}
-
-func (w *waiters) join(session, call string) (woken <-chan struct{}, leave func()) {
-	key := [2]string{session, call}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	t := w.open[key]
-	if t == nil {
-		if w.open == nil {
-			w.open = map[[2]string]*waiter{}
-		}
-		t = &waiter{woken: make(chan struct{})}
-		w.open[key] = t
-	}
-	t.users++
-	return t.woken, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if t.users--; t.users == 0 && w.open[key] == t {
-			delete(w.open, key)
-		}
-	}
-}
-
-// patiently gives what a try gives, once its call no longer waits for a person.
-// The room that a try needs is the caller's, and given back meanwhile.
-func (x *Executor) patiently(ctx context.Context, room chan struct{}, try func() error) error {
-	for {
-		err := try()
-		session, call, waits := waits(err)
-		if !waits {
-			return err
-		}
-		if err := enter(x.patient); err != nil {
-			return schema.Errorf(schema.Backpressure, "%d requests wait for a person's answer", cap(x.patient)).With("session", session)
-		}
-		<-room
-		err = x.patience(ctx, session, call)
-		<-x.patient
-		room <- struct{}{} // whoever has it ends, or waits as we did
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// patience waits until it is worth looking again.
-func (x *Executor) patience(ctx context.Context, session, call string) error {
-	woken, leave := x.waiters.join(session, call)
-	defer leave()
-	t := time.NewTimer(askAgain)
-	defer t.Stop()
-	select {
-	case <-woken:
-	case <-t.C:
-	case <-x.stopping.Done():
-		return goingAway(session)
-	case <-ctx.Done():
-		return x.ended(ctx, session)
-	}
-	return nil
 }

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"regexp"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -19,7 +20,7 @@ type CallInfo struct {
 	State    string `json:"state"`
 	Open     bool   `json:"open"` // no result, or one that may be settled
 	Attempt  uint64 `json:"attempt"`
-	By       string `json:"by,omitzero"` // who decided last
+	By       string `json:"by,omitzero"` // who let its last attempt through, or why there is none
 	Seq      uint64 `json:"seq"`
 	Duration uint64 `json:"duration_us,omitzero"`
 }
@@ -29,8 +30,12 @@ func callInfo(c *replay.Call) CallInfo {
 	if n := len(c.Attempts); n > 0 {
 		r.Attempt = c.Attempts[n-1].Attempt
 	}
-	if n := len(c.Decisions); n > 0 {
-		r.By = c.Decisions[n-1].By
+	for _, d := range c.Decisions {
+		// What is denied behind a start is another attempt; the one that there was
+		// has been let through before.
+		if n := len(c.Attempts); n == 0 || d.Seq < c.Attempts[n-1].Seq {
+			r.By = d.By
+		}
 	}
 	switch {
 	case c.Waiting != nil:
@@ -173,23 +178,42 @@ func calledIn(e *schema.Event) string {
 	return d.CallID
 }
 
-var plainID = regexp.MustCompile(`^[\w.:@%+=,/][\w.:@%+=,/-]*$`)
+var plainID = regexp.MustCompile(`^[\w.:@%+=,/-]+$`)
+
+// inShell are the ids of a session and a call as they are pasted into a shell, where
+// ids come from elsewhere. SESSION and CALL stand for what has no such form.
+func inShell(session, id string) string {
+	if !schema.ValidSession(session) {
+		session = "SESSION"
+	}
+	switch {
+	case schema.CheckCallID(id) != nil || id[0] == '-': // which would be a flag
+		id = "CALL"
+	case !plainID.MatchString(id):
+		id = "'" + strings.ReplaceAll(id, "'", `'\''`) + "'"
+	}
+	return session + " " + id
+}
+
+// nextResolve is the next step about a call of which nobody knows what it did.
+func nextResolve(session, id string) string {
+	return "look whether the tool took effect, then run: steno calls resolve " + inShell(session, id) + " --reason WHY with --succeeded, --failed or --retry"
+}
 
 // nextOf is what can be done about a call; "" where nothing is open.
 func nextOf(session string, c *replay.Call) string {
-	call := session + " CALL"
-	if plainID.MatchString(c.ID) { // it is pasted into a shell
-		call = session + " " + c.ID
-	}
 	switch {
 	case c.Waiting != nil:
 		return "it waits for a person; run: steno approvals ls --session " + session
 	case c.Result == nil && c.State == replay.Unknown:
 		return "it runs, or its executor is dead: the next call of the session settles it then; run: steno lease show " + session
 	case c.Result == nil:
-		return "it waits for its turn; run: steno calls wait " + call
+		return "it waits for its turn; run: steno calls wait " + inShell(session, c.ID)
+	case c.Result.Open() && c.Result.Attempt == 0 && len(c.Attempts) == 0 && c.State != replay.Unknown:
+		return "it did not start, so nothing took effect; have the agent send it again under a new call id, and close this one: steno calls resolve " +
+			inShell(session, c.ID) + " --failed --reason WHY"
 	case c.Result.Open():
-		return "look whether the tool took effect, then run: steno calls resolve " + call + " --reason WHY with --succeeded, --failed or --retry"
+		return nextResolve(session, c.ID)
 	}
 	return ""
 }

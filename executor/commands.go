@@ -54,6 +54,14 @@ func (c Commands) Secrets() (list []Secret) {
 	return list
 }
 
+// Own gives a folder to the user that commands run as, if that is another one.
+func (c Commands) Own(dir string) error {
+	if c.as == nil {
+		return nil
+	}
+	return os.Chown(dir, int(c.as.Uid), int(c.as.Gid))
+}
+
 // settle looks the user up, and whether the folders are there.
 func (c *Commands) settle() error {
 	bad := func(format string, args ...any) *schema.Error {

@@ -81,6 +81,10 @@ type Config struct {
 	// DenyUnattended denies what a policy wants a person to be asked about, as
 	// where nobody can be reached while this executor runs.
 	DenyUnattended bool
+	// Attended says that whoever makes a call of this executor can ask a person: a
+	// request whose call waits for one is answered with backpressure at once, with
+	// details.approval_id. Once that is answered the same request gets the result.
+	Attended bool
 	// Repeat says how many calls with the same result are too many.
 	Repeat RepeatGuard
 	// Redact takes secrets out of all that is recorded or logged; nil has the

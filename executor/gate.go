@@ -89,7 +89,9 @@ func (s *session) regate(req *Request, policy *Policy, c *replay.Call) (a admitt
 		case "tier":
 			kind = schema.TierDenied
 		case "path", "evidence":
-			kind = schema.ProtectedPath
+			if kind = schema.ProtectedPath; schema.Kind(last.Rule).Known() {
+				kind = schema.Kind(last.Rule)
+			}
 		case "approval":
 			kind = schema.ApprovalDenied
 			if last.Rule == ruleExpired {

@@ -73,7 +73,7 @@ func asks(session, named, callID, by, reason string, replaced int) error {
 	case schema.CheckCallID(callID) != nil:
 		err = schema.CheckCallID(callID)
 	case by == "" || len(by) > maxBy:
-		err = schema.Errorf(schema.InvalidArgs, "by must have 1 to %d bytes", maxBy)
+		err = noBy(by)
 	case len(reason) > maxReason:
 		err = schema.Errorf(schema.InvalidArgs, "reason must have at most %d bytes", maxReason)
 	case replaced > 0:
@@ -82,6 +82,15 @@ func asks(session, named, callID, by, reason string, replaced int) error {
 		return nil
 	}
 	return schema.AsError(err).With("session", session)
+}
+
+// noBy says what is wrong with the name of whoever asks.
+func noBy(by string) *schema.Error {
+	if by == "" {
+		return schema.Errorf(schema.InvalidArgs, "by is missing: who asks for it, which goes into the log").
+			With("next", `name the person or program in the request, as "by":"NAME"`)
+	}
+	return schema.Errorf(schema.InvalidArgs, "by has %d bytes; it may have %d", len(by), maxBy)
 }
 
 // plain redacts what people say. There is no mark: nothing runs by these words.
@@ -139,7 +148,7 @@ func (s *session) wait(ctx context.Context, id string) (Answer, error) {
 			continue
 		case settled:
 			return Answer{}, schema.Errorf(schema.Backpressure, "call %s has no result, and does not run", id).With("session", s.id).With("call_id", id).
-				With("next", "see what it waits for; run: steno calls show "+s.id+" "+id)
+				With("next", "see what it waits for; run: steno calls show "+inShell(s.id, id))
 		}
 		select {
 		case <-s.settled:
@@ -260,7 +269,7 @@ func (s *session) finishCancelled(f *flight, c *replay.Call, by *cancellation) (
 	if last == 0 {
 		v.decided = &decision{gate: "cancel", by: "human", rule: "cancelled", reason: by.reason, actor: Actor{by.by, viaRequest}}
 	} else {
-		v.err = schema.Errorf(schema.Cancelled, "cancelled; whether the tool took effect is not known").With("session", s.id)
+		v.err = schema.Errorf(schema.Cancelled, "cancelled; whether the tool took effect is not known").With("session", s.id).With("next", nextResolve(s.id, f.call.CallID))
 	}
 	return s.finish(f.call, last, v, c == nil)
 }

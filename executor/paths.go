@@ -73,6 +73,8 @@ func deniedPath(err error) decision {
 	d := decision{gate: "path", by: "auto", kind: schema.KindOf(err), reason: "a path of the arguments leads where no tool may go"}
 	if errors.Is(err, errEvidence) {
 		d.gate = "evidence"
+	} else if d.kind != schema.ProtectedPath {
+		d.rule = string(d.kind) // or a result that is lost could not be made again
 	}
 	return d
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"steno/executor"
+	"steno/journal"
 	"steno/journal/journaltest"
 	"steno/schema"
 )
@@ -196,5 +197,40 @@ func TestPatternsOfPaths(t *testing.T) {
 	}
 	if i := slices.IndexFunc(executor.Builtin(), func(t executor.Tool) bool { return len(t.Paths) == 0 && t.Name != "bash" }); i >= 0 {
 		t.Errorf("%s declares no path", executor.Builtin()[i].Name)
+	}
+}
+
+// The decision about a path says enough for the result, where that was cut off
+// with the end of the log: it comes back as the kind that it was.
+func TestT9ALostRefusalComesBackAsItWas(t *testing.T) {
+	p := yardPlace(t)
+	dir := p.yard()
+	var runs []string
+	tools := append(executor.Builtin(), visitor("visit", true, &runs))
+	n := p.node(tools)
+	for _, session := range []string{"s1", "s2"} {
+		if _, err := n.client.Open(within(t), executor.OpenRequest{Session: session, Workspace: dir}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]schema.Kind{"../x": schema.OutsideWorkspace, "/etc/hostname": schema.OutsideWorkspace, "": schema.InvalidArgs, "loop": schema.WriteFailed,
+		".ENV": schema.ProtectedPath, "store-link/sessions": schema.ProtectedPath}
+	for path, kind := range want {
+		wantKindOfResult(t, n.call("s1", "call:"+path, "visit", `{"path":"`+path+`"}`).Data, kind)
+	}
+	n.stop()
+	var left []journal.Entry
+	for _, e := range p.read("s1").Events {
+		if e.Type == schema.TypeToolCall || e.Type == schema.TypeDecision {
+			left = append(left, journal.Entry{Type: e.Type, Data: e.Data})
+		}
+	}
+	p.leave("s2", left...)
+	n = p.node(tools)
+	for path, kind := range want {
+		wantKindOfResult(t, n.call("s2", "call:"+path, "visit", `{"path":"`+path+`"}`).Data, kind)
+	}
+	if len(runs) > 0 || len(left) != 2*len(want) {
+		t.Errorf("%q have run, of %d events", runs, len(left))
 	}
 }

@@ -199,8 +199,10 @@ func (x *Executor) runPosture(ctx context.Context, session string, payload []byt
 		return bad("subject and request name different sessions")
 	case req.Mode != modeAuto && req.Mode != modeAsk && req.Mode != modeReadOnly:
 		return bad("mode is %s; it must be auto, ask or read_only", quoted(req.Mode))
-	case req.By == "" || len(req.By) > maxBy || replaced > 0:
-		return bad("by must have 1 to %d bytes, and be valid Unicode as reason must", maxBy)
+	case req.By == "" || len(req.By) > maxBy:
+		return reply{}, noBy(req.By).With("session", session)
+	case replaced > 0:
+		return bad("by and reason must be valid Unicode")
 	case req.Reason == "" || len(req.Reason) > maxReason:
 		return bad("reason must have 1 to %d bytes", maxReason)
 	}

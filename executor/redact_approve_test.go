@@ -109,6 +109,12 @@ func TestT25ACallWithASecretWaitsForAPerson(t *testing.T) {
 		if field[int](t, a.Data, "attempt") != 0 || len(told) != 0 {
 			t.Errorf("it has run: %s", a.Data)
 		}
+		// Nothing took effect, and that is what is said about it.
+		look, err := second.client.LookAtCall(within(t), executor.CallRequest{Session: "s1", CallID: "c1"})
+		if err != nil || !strings.HasPrefix(look.Next, "it did not start, so nothing took effect; have the agent send it again under a new call id") ||
+			strings.Contains(look.Next, "look whether") || strings.Contains(string(a.Data), "look whether") {
+			t.Errorf("the next step is %q (%v), and of the result %s", look.Next, err, a.Data)
+		}
 		// Who sends it again gets that, and may send it under another id.
 		if again := second.call("s1", "c1", "send", args); string(again.Data) != string(a.Data) {
 			t.Errorf("the request that came back gets %s", again.Data)

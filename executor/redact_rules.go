@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -46,8 +47,10 @@ const (
 //	keys: [badge_number]
 //	patterns:
 //	  - {name: ticket, match: 'TCK-[0-9]{12}'}
-//	env: [DEPLOY_PASS]       # variables whose values are secret
-//	files: [/run/secrets/db] # files whose content is secret, and each line NAME=value
+//	env: [DEPLOY_PASS] # variables whose values are secret
+//	files: [db.env]    # files whose content is secret, and each line NAME=value
+//
+// What is not absolute of files is beside the file itself.
 //
 // InvalidConfig says what is wrong; also a variable that is not set, and a file
 // that cannot be read, for else it would be taken for hidden and is not.
@@ -83,6 +86,9 @@ func LoadRedaction(path string) (Redaction, error) {
 		r.Values = append(r.Values, Secret{name, v})
 	}
 	for _, name := range doc.Files {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(path), name)
+		}
 		b, err := os.ReadFile(name)
 		if err != nil || len(b) > maxYAML {
 			return bad(schema.Errorf(schema.InvalidConfig, "%s of files cannot be read, or has more than %d bytes", quoted(name), maxYAML).Cause(err))

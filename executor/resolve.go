@@ -64,7 +64,8 @@ func (s *session) resolve(ctx context.Context, req *ResolveRequest) (Answer, err
 			if text == "" {
 				text = "the call failed, by decision: " + req.Reason
 			}
-			out.err = schema.Errorf(schema.ToolFailed, "%s", text).With("session", s.id)
+			out.err = schema.Errorf(schema.ToolFailed, "%s", text).With("session", s.id).
+				With("next", "a person has settled it so; send it under a new call id if it is still wanted")
 		}
 		return s.finish(f.call, max(1, lastAttempt(now)), out, false)
 	})
@@ -73,7 +74,7 @@ func (s *session) resolve(ctx context.Context, req *ResolveRequest) (Answer, err
 	}
 	if f.call != call {
 		return Answer{}, schema.Errorf(schema.ResultConflict, "call %s is being settled", c.ID).With("session", s.id).With("call_id", c.ID).
-			With("next", "see what comes of it; run: steno calls wait "+s.id+" "+c.ID)
+			With("next", "see what comes of it; run: steno calls wait "+inShell(s.id, c.ID))
 	}
 	return s.landed(ctx, f)
 }
@@ -86,7 +87,7 @@ func (s *session) resolvable(c *replay.Call, req *ResolveRequest) (Answer, error
 	}
 	if c.Result == nil {
 		return Answer{}, refuse("has no result yet, so there is nothing to settle",
-			"wait for its result, or cancel it first; run: steno calls show "+s.id+" "+c.ID)
+			"wait for its result, or cancel it first; run: steno calls show "+inShell(s.id, c.ID))
 	}
 	if c.Result.Open() {
 		return Answer{}, nil
@@ -107,7 +108,7 @@ func (s *session) resolvable(c *replay.Call, req *ResolveRequest) (Answer, error
 	if r.Supersedes > 0 && r.By == req.By && r.Reason == req.Reason && (req.As == AsRetry || r.OK == (req.As == AsSucceeded)) {
 		return a, nil
 	}
-	return Answer{}, refuse("has a genuine result, which stands", "run: steno calls show "+s.id+" "+c.ID)
+	return Answer{}, refuse("has a genuine result, which stands", "run: steno calls show "+inShell(s.id, c.ID))
 }
 
 // retry runs a call once more because somebody has decided so. Until it has a

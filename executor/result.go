@@ -46,10 +46,10 @@ func (s *session) verdict(r Result, err error) verdict {
 
 // interrupted answers a call that started, has no result and must not run
 // again by itself. It leaves the outcome open.
-func (s *session) interrupted() verdict {
+func (s *session) interrupted(id string) verdict {
 	return verdict{synthetic: true, err: schema.Errorf(schema.Interrupted,
 		"the executor stopped before a result was recorded; whether the tool took effect is not known").
-		With("session", s.id).With("next", "look whether the tool took effect, then settle it with: steno calls resolve; run: steno calls ls "+s.id)}
+		With("session", s.id).With("next", nextResolve(s.id, id))}
 }
 
 // Bounds of the parts of a result that stay in its line, as they are encoded.

@@ -406,7 +406,7 @@ func (s *session) end(ctx context.Context, req EndRequest) (journal.Record, erro
 	if open > 0 && ended == nil {
 		s.mu.Unlock()
 		return journal.Record{}, schema.Errorf(schema.Backpressure, "%d calls of session %s are open", open, s.id).With("session", s.id).
-			With("next", "wait for their results, and answer what waits for a person (steno approvals ls); then end the session")
+			With("next", "wait for their results, and answer what waits for a person; look at them with: steno calls ls "+s.id+" --open; then end the session")
 	}
 	s.ending = true
 	s.mu.Unlock()

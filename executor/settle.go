@@ -69,10 +69,10 @@ func (s *session) settle(c *replay.Call, data []byte) error {
 		}
 		defer s.unslot(f)
 		if marked { // no tool may get a mark in place of a value
-			v, last := s.interrupted(), lastAttempt(c)
+			v, last := s.interrupted(c.ID), lastAttempt(c)
 			if last == 0 {
 				v.err = schema.Errorf(schema.Interrupted, "the call never started: values of it are redacted in the log, and no request that carries them came in time").
-					With("session", s.id).With("next", "send it under a new call id")
+					With("session", s.id).With("next", "nothing took effect; send it again under a new call id")
 			}
 			return s.finish(f.call, last, v, false)
 		}
@@ -187,7 +187,7 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		return Answer{}, schema.AsError(refusal).With("session", s.id).With("call_id", c.ID).
 			With("next", "the call is recorded and waits for an executor that has its tool: start one with it (serve --tools FILE), then send the call again")
 	case open:
-		v := s.interrupted()
+		v := s.interrupted(c.ID)
 		if refusal != nil {
 			v.decided = s.refused(a, refusal).decided
 		}

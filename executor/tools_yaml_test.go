@@ -207,18 +207,21 @@ tools:
 	}
 }
 
-// The file that the README shows is there, and cmd/steno's script tools runs it.
-func TestTheReadmeShowsAToolsFile(t *testing.T) {
+// The files that the README shows are there, and cmd/steno's scripts tools and
+// redact run them.
+func TestTheReadmeShowsFilesThatAreThere(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	example, err := os.ReadFile("../testdata/tools/tools.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(readme), "```yaml\n"+string(example)+"```") {
-		t.Error("the README shows another file")
+	for _, name := range []string{"tools/tools.yaml", "redact/redact.yaml"} {
+		example, err := os.ReadFile("../testdata/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(readme), "```yaml\n"+string(example)+"```") {
+			t.Errorf("the README shows another file than testdata/%s", name)
+		}
 	}
 }
 

@@ -151,6 +151,13 @@ func notWaiting(session, call string) error {
 		With("session", session).With("call_id", call).With("next", "see what waits: steno approvals ls")
 }
 
+// hiddenHere refuses to allow what could not run: the answer would be used up.
+func hiddenHere(session, call string) error {
+	return schema.Errorf(schema.Unavailable, "values of call %s are hidden in the log, so it runs only from the request that carries them, and no serve is here to take that; nothing was answered", inert(call)).
+		With("session", session).With("call_id", call).
+		With("next", "run: steno serve; have the agent send the call again under the same id, and allow it then; or refuse it: steno approvals deny "+session+" "+shellWord(call)+" --reason WHY")
+}
+
 // lastAnswered is the newest question about a call that has an answer, "" if
 // there is none.
 func lastAnswered(ctx context.Context, client *executor.Client, session, call string) (id string) {
@@ -181,7 +188,7 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	tool := ""
+	tool, hidden := "", false
 	if req.ApprovalID == "" || b.exec != nil {
 		var list executor.ApprovalsAnswer
 		i := -1
@@ -192,7 +199,10 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 			i = slices.IndexFunc(list.Approvals, func(q executor.ApprovalInfo) bool { return q.CallID == call })
 		}
 		if i >= 0 {
-			tool = list.Approvals[i].Tool
+			tool, hidden = list.Approvals[i].Tool, list.Approvals[i].Redacted != ""
+		}
+		if hidden && b.exec != nil && req.Decision == "allow" {
+			return hiddenHere(session, call)
 		}
 		if req.ApprovalID != "" { // the person names what they have seen
 			i = -1
@@ -211,8 +221,14 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 	if err != nil {
 		return err
 	}
-	if err := a.tellAnswer(answer); err != nil || b.exec == nil || req.Decision != "allow" {
+	if err := a.tellAnswer(answer); err != nil || req.Decision != "allow" {
 		return err
+	}
+	if b.exec == nil {
+		if hidden && answer.First {
+			fmt.Fprintf(a.err, "values of %s are hidden in the log: it runs from the request or delivery that carries them, if that is there or comes within 10 s, and else does not start\n", inert(call))
+		}
+		return nil
 	}
 	if tool == "" { // there was no question any more
 		return nil
@@ -225,8 +241,14 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 		fmt.Fprintf(a.err, "%s runs once an executor has its tool %s: start a serve with it, or give --tools here and make the call again\n", inert(call), inert(tool))
 		return nil
 	}
-	_, err = b.client.Wait(b.calls, session, call) // it runs in this process
-	return err
+	got, err := b.client.Wait(b.calls, session, call) // it runs in this process
+	if err != nil {
+		return err
+	}
+	if r, err := resultOf(got.Data, nil); err != nil || r.kind() == schema.Interrupted {
+		return errors.Join(err, r.Error.Err())
+	}
+	return nil
 }
 
 func (a *app) tellAnswer(v executor.AnswerAnswer) error {

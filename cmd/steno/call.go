@@ -40,6 +40,7 @@ func (a *app) callCommand() *cobra.Command {
 			return exactly("TOOL")(c, words)
 		},
 		RunE: func(c *cobra.Command, words []string) error {
+			a.asks = true
 			if session == "" {
 				return usage("--session is missing").With("next", "run: steno call --help")
 			}
@@ -121,7 +122,7 @@ func (a *app) call(ctx context.Context, session string, req executor.Request, ti
 
 // ask makes a call, and says what to do where it has no answer in time.
 func (b *backend) ask(ctx, wait context.Context, session string, req executor.Request, timeout time.Duration) (executor.Answer, error) {
-	answer, err := b.client.Call(wait, session, req)
+	answer, err := b.callTool(ctx, wait, session, req)
 	if err != nil && errors.Is(wait.Err(), context.DeadlineExceeded) {
 		e := schema.Errorf(schema.Timeout, "call %s has no result after %s", req.CallID, timeout).With("session", session).
 			With("call_id", req.CallID).With("next", "ask again for the same call with --call-id "+req.CallID).Cause(err)

@@ -197,7 +197,7 @@ func (a *app) ask(ctx context.Context, holder string, req executor.ReleaseReques
 	nobody := func(cause error) error {
 		return schema.Errorf(schema.SessionWriterActive, "the holder of session %s cannot be asked: it does not listen here", req.Session).
 			With("session", req.Session).With("holder", holder).
-			With("next", "wait until that process has ended, or end it with SIGTERM; run: steno lease show "+req.Session).Cause(cause)
+			With("next", "if it serves on a NATS server, ask there: steno lease release "+req.Session+" --nats CONTEXT; or wait until that process has ended; run: steno lease show "+req.Session).Cause(cause)
 	}
 	nc, err := a.connect(ctx)
 	if err != nil {

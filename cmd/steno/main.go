@@ -100,6 +100,7 @@ type app struct {
 	policy   string // the file of --policy
 	redact   string // the file of --redact
 	tools    string // the file of --tools
+	asks     bool   // a person at the terminal may be asked
 }
 
 func (a *app) root() *cobra.Command {

@@ -25,8 +25,13 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, commands)
 }
 
-// commands are the programs that this test binary is, by their names.
-var commands = map[string]func(){"steno": main}
+// commands are the programs that this test binary is, by their names. They have no
+// terminal but one that a test gives them: the person at that of go test is not to
+// be asked.
+var commands = map[string]func(){"steno": func() {
+	_, _ = syscall.Setsid() // which fails for one that leads its session already
+	main()
+}}
 
 // root is the folder of the module.
 func root(t testing.TB) string {

@@ -58,7 +58,7 @@ func (a *app) inStore(text string) string {
 		b.WriteString(text[:end])
 		path := strings.Fields(c.CommandPath())
 		rest, _, _ := strings.Cut(text[end:], ";")
-		if len(path) > 1 && !storeless[path[1]] && !strings.Contains(rest, " --dir ") && !strings.HasPrefix(rest, " --help") {
+		if len(path) > 1 && !storeless[path[1]] && !strings.Contains(rest, " --dir ") && !strings.Contains(rest, " --nats ") && !strings.HasPrefix(rest, " --help") {
 			b.WriteString(" --dir " + shellWord(a.dir))
 		}
 		b.WriteString(text[end:m[5]])
@@ -84,6 +84,13 @@ func (a *app) local(err error) error {
 		e.Message += fmt.Sprintf("; the store belongs to %s, and this is %s", owner, byUser())
 		e.Details = maps.Clone(e.Details)
 		e.With("next", "run it as the owner: sudo -u "+owner+" COMMAND")
+	}
+	if session, _ := e.Details["session"].(string); e.Kind == schema.SessionWriterActive && a.nats == "" && e.Details["pid"] != nil {
+		if served, err := a.served(); err == nil && !served { // the holder is no serve of this store, and not to be reached from here
+			e.Details = maps.Clone(e.Details)
+			e.With("next", "if the holder serves on a NATS server, send it there with --nats CONTEXT (a URL, a context file or the name of a context), or ask it to let go: steno lease release "+
+				session+" --nats CONTEXT; else wait until its process has ended")
+		}
 	}
 	next, ok := schema.Body(&e).Details["next"].(string)
 	if !ok {

@@ -64,6 +64,8 @@ func (a *app) postureCommand() *cobra.Command {
 			switch {
 			case mode == "":
 				return usage("--mode is missing: auto, ask or read_only")
+			case mode != "auto" && mode != "ask" && mode != "read_only":
+				return usage("--mode is auto, ask or read_only; got %q", mode)
 			case strings.TrimSpace(reason) == "":
 				return usage("--reason is missing").With("next", "say why: steno session posture "+args[0]+" --mode "+shellWord(mode)+" --reason WHY")
 			}

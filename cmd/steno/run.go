@@ -78,6 +78,7 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 			return err
 		}
 	}
+	a.asks = true
 	b, err := a.backend(ctx, true)
 	if err != nil {
 		return err
@@ -122,7 +123,7 @@ func (a *app) runLines(signal context.Context, b *backend, session string, in io
 		go func() {
 			for j := range work {
 				if j.stopped = ctx.Err() != nil; !j.stopped {
-					j.answer, j.err = b.client.Call(b.calls, session, j.call)
+					j.answer, j.err = b.callTool(ctx, b.calls, session, j.call)
 					j.stopped = j.err != nil && ctx.Err() != nil && b.calls.Err() != nil
 					if b.exec == nil && errors.Is(j.err, schema.Unavailable) {
 						stop() // it has been waited for; the other calls need not wait as long

@@ -161,6 +161,8 @@ type backend struct {
 	exec   *executor.Executor // nil if it is somebody else's
 	server *server.Server
 	store  *journal.Files
+	// terminal is where a person is asked, nil if that cannot be.
+	terminal *terminal
 }
 
 // backend connects to the server that --nats names, or to the serve that runs
@@ -297,7 +299,11 @@ func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err err
 	if err != nil {
 		return err
 	}
-	cfg.DenyUnattended = true // nobody could reach this process to answer
+	if a.asks {
+		b.terminal = openTerminal()
+	}
+	cfg.Attended = b.terminal != nil
+	cfg.DenyUnattended = !cfg.Attended // nobody could reach this process to answer
 	x, err := executor.New(cfg)
 	if err != nil {
 		return err
@@ -364,6 +370,9 @@ func (b *backend) close() error {
 	}
 	if b.store != nil {
 		errs = append(errs, b.store.Close())
+	}
+	if b.terminal != nil {
+		_ = b.terminal.f.Close()
 	}
 	return errors.Join(errs...)
 }

@@ -189,6 +189,7 @@ func about(e *schema.Event) string {
 		Text     string            `json:"text"`
 		Outcome  string            `json:"outcome"`
 		Actor    executor.Actor    `json:"actor"`
+		Expires  string            `json:"expires_at"`
 	}
 	data := schema.Previews(e.Data)
 	if schema.Unmarshal(data, &d) != nil {
@@ -210,6 +211,12 @@ func about(e *schema.Event) string {
 			who = ", " + short(d.Actor.ID, 40)
 		}
 		return fmt.Sprintf("%s  %s by %s", d.CallID, d.Decision, d.By) + who
+	case schema.TypeApprovalRequested: // the whole rule, and the whole reason
+		until := ""
+		if d.Expires != "" {
+			until = ", until " + d.Expires
+		}
+		return fmt.Sprintf("%s  %s%s", d.CallID, d.Reason, until)
 	case schema.TypeToolStarted:
 		return fmt.Sprintf("%s  attempt %d", d.CallID, d.Attempt)
 	case schema.TypeToolResult:

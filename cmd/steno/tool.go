@@ -30,7 +30,8 @@ func (a *app) toolCommand() *cobra.Command {
 	show := &cobra.Command{
 		Use: "show TOOL", Short: "print all of a tool, or what a model is told of it",
 		Long: "show prints a tool with its schemas, as clients and models take it: mcp is the form of the Model Context Protocol,\n" +
-			"anthropic and openai are those of their messages and chat completions, and the default has all there is.",
+			"anthropic that of its messages, openai that of its chat completions, openai-responses that of its responses, and the\n" +
+			"default has all there is.",
 		Example: "  steno tool show read\n  steno tool show send_notice --tools tools.yaml --format mcp", Args: exactly("TOOL"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.onlyHere(); err != nil {
@@ -47,7 +48,7 @@ func (a *app) toolCommand() *cobra.Command {
 			return a.showTool(t, format)
 		},
 	}
-	show.Flags().StringVar(&format, "format", executor.FormatSteno, "steno, mcp, anthropic or openai")
+	show.Flags().StringVar(&format, "format", executor.FormatSteno, "steno, mcp, anthropic, openai or openai-responses")
 	c := &cobra.Command{Use: "tool", Short: "list, show and try tools",
 		Example: "  steno tool ls\n  steno tool show edit --format openai\n  steno tool test list --workspace ."}
 	c.AddCommand(ls, show, a.toolTestCommand())
@@ -208,9 +209,17 @@ func (a *app) testTool(ctx context.Context, workspace string, req executor.Reque
 	}
 	defer os.RemoveAll(dir)
 	if workspace == "" {
-		workspace = filepath.Join(dir, "work")
-		if err := os.Mkdir(workspace, 0o700); err != nil {
-			return schema.Errorf(schema.WriteFailed, "no temporary folder can be made").Cause(err)
+		_, commands, err := a.toolsAndCommands()
+		if err != nil {
+			return err
+		}
+		// Beside the store and not in it: the user of commands must get there.
+		if workspace, err = os.MkdirTemp("", "steno-test-"); err == nil {
+			defer os.RemoveAll(workspace)
+			err = commands.Own(workspace)
+		}
+		if err != nil {
+			return schema.Errorf(schema.WriteFailed, "no temporary folder can be made").With("next", "make one, and name it with --workspace").Cause(err)
 		}
 	}
 	if workspace, err = filepath.Abs(workspace); err != nil {

@@ -22,11 +22,16 @@ func (a *app) ownFlags(c *cobra.Command) {
 
 // allTools are those of this command's own executor.
 func (a *app) allTools() ([]executor.Tool, error) {
-	if a.tools == "" {
-		return executor.Builtin(), nil
+	tools, _, err := a.toolsAndCommands()
+	return tools, err
+}
+
+// toolsAndCommands says besides how they run commands.
+func (a *app) toolsAndCommands() (tools []executor.Tool, commands executor.Commands, err error) {
+	if a.tools != "" {
+		tools, commands, err = executor.LoadTools(a.tools)
 	}
-	tools, commands, err := executor.LoadTools(a.tools)
-	return append(commands.Builtin(), tools...), err
+	return append(commands.Builtin(), tools...), commands, err
 }
 
 // notElsewhere refuses what has no effect on somebody else's executor.

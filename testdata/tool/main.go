@@ -2,6 +2,10 @@
 // It serves the calls that come in over NATS until it is interrupted or told to end:
 //
 //	tool nats://127.0.0.1:4222 STORE OUTBOX
+//
+// Beside a serve it has a prefix of its own, and the user of that server:
+//
+//	NATS_USER=… NATS_PASSWORD=… tool nats://127.0.0.1:4222 STORE OUTBOX PREFIX
 package main
 
 import (
@@ -54,18 +58,22 @@ func sendNotice(outbox string) executor.Tool {
 
 func main() {
 	executor.Helper() // bash is among the tools, and a process of this program confines each command
-	if len(os.Args) != 4 {
-		log.Fatal("usage: tool NATS-URL STORE OUTBOX")
+	if len(os.Args) != 4 && len(os.Args) != 5 {
+		log.Fatal("usage: tool NATS-URL STORE OUTBOX [PREFIX]")
 	}
-	if err := serve(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	prefix := "" // of the subjects; that is steno
+	if len(os.Args) == 5 {
+		prefix = os.Args[4]
+	}
+	if err := serve(os.Args[1], prefix, os.Args[2], os.Args[3]); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func serve(url, dir, outbox string) error {
+func serve(url, prefix, dir, outbox string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	conn, err := nats.Connect(url)
+	conn, err := nats.Connect(url, nats.UserInfo(os.Getenv("NATS_USER"), os.Getenv("NATS_PASSWORD")))
 	if err != nil {
 		return err
 	}
@@ -81,7 +89,7 @@ func serve(url, dir, outbox string) error {
 		return err
 	}
 	defer tools.Close() // those that have something to close
-	x, err := executor.New(executor.Config{Conn: conn, Store: store, Tools: tools, Holder: lease.Self("tool"), Protect: []string{store.Dir()}})
+	x, err := executor.New(executor.Config{Conn: conn, Prefix: prefix, Store: store, Tools: tools, Holder: lease.Self("tool"), Protect: []string{store.Dir()}})
 	if err != nil {
 		return err
 	}

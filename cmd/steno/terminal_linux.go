@@ -1,0 +1,6 @@
+package main
+
+import "golang.org/x/sys/unix"
+
+// forgetTyped throws away what was typed and not yet read.
+func forgetTyped(fd int) { _ = unix.IoctlSetInt(fd, unix.TCFLSH, unix.TCIFLUSH) }
