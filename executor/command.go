@@ -194,6 +194,11 @@ func commandEnv(getenv func(string) string, call *Invocation, dir string) []stri
 	if call.Actor.ID != "" {
 		env = append(env, "STENO_ACTOR="+call.Actor.ID, "STENO_ACTOR_VIA="+call.Actor.Via)
 	}
+	return append(env, inherited(getenv)...)
+}
+
+// inherited are the usual few variables.
+func inherited(getenv func(string) string) (env []string) {
 	for _, name := range passedOn {
 		v := getenv(name)
 		if v == "" || name == "GOPROXY" && strings.Contains(v, "@") {

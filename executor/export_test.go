@@ -134,7 +134,10 @@ func EncodeRequest(r Request) (quick, general []byte, err, generalErr error) {
 }
 
 // ParseTools reads the text of a tools file that stands in the folder dir.
-func ParseTools(text []byte, dir string) ([]Tool, Commands, error) { return parseTools(text, dir) }
+func ParseTools(text []byte, dir string) ([]Tool, Commands, error) {
+	f, err := parseTools(text, dir)
+	return f.Tools, f.Commands, err
+}
 
 // Load is how many bytes are on their way to the server, and how many of those who
 // have more wait.

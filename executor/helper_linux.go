@@ -81,6 +81,8 @@ func (o *orders) start(out []func() error) report {
 	// A signal that is handled is not handed on as ignored, and does not end us.
 	// The first process of a namespace gets no other from inside.
 	signal.Notify(make(chan os.Signal, 1))
+	terms := make(chan os.Signal, 1)
+	signal.Notify(terms, syscall.SIGTERM)
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if o.As != nil {
 		attr.Credential = &syscall.Credential{Uid: o.As.Uid, Gid: o.As.Gid, Groups: o.As.Groups}
@@ -93,6 +95,11 @@ func (o *orders) start(out []func() error) report {
 		}
 		return report{Errno: int(errno)}
 	}
+	go func() { // who ends the command from outside knows this process only
+		for range terms {
+			_ = syscall.Kill(-pid, syscall.SIGTERM)
+		}
+	}()
 	for _, leave := range out {
 		if err := leave(); err != nil {
 			return report{Wall: "a control group cannot be left: " + err.Error()}

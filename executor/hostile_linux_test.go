@@ -53,11 +53,11 @@ func TestHostileCommandsEndInTheirKind(t *testing.T) {
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tools, _, err := executor.LoadTools(path)
+	declared, err := executor.LoadTools(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools = append(tools, executor.Builtin()...)
+	tools := append(declared.Tools, executor.Builtin()...)
 	for _, tool := range tools {
 		tool = executor.Bare(tool)
 		tool.Name = "bare-" + tool.Name

@@ -87,6 +87,11 @@ func (s *session) ended() (ended bool) {
 // if it may. What is advertised and what runs is decided here.
 func (s *session) admit(policy *Policy, t *Tool, at stage) decision {
 	d := policy.admit(t, at)
+	if d.gate == "" && t.Ready != nil {
+		if err := t.Ready(); err != nil {
+			return decision{gate: "available", by: "auto", kind: schema.Unavailable, reason: schema.AsError(err).Message}
+		}
+	}
 	if d.gate == "" && t.Available != nil && !s.available(t) {
 		d = decision{gate: "available", by: "auto", kind: schema.PhaseDenied, reason: "the tool says that it is not available in this session"}
 	}

@@ -24,6 +24,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if len(os.Args) == 3 && os.Args[1] == "contract-mcp" {
+		if err := contractProgramMCP(os.Args[2]); err != nil {
+			fmt.Fprint(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	journaltest.Main(leakChecked{m}, map[string]func([]byte) error{"executor": childExecutor, "scribe": scribe})
 }
 

@@ -116,11 +116,11 @@ func TestT9GateIsBeforeACommand(t *testing.T) {
 	if err := os.WriteFile(file, []byte("version: 1\ntools: [{name: show, description: shows, argv: [cat], input: {type: object}, paths: [{pointer: /file}]}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tools, _, err := executor.LoadTools(file)
+	declared, err := executor.LoadTools(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := p.node(tools)
+	n := p.node(declared.Tools)
 	if _, err := n.client.Open(within(t), executor.OpenRequest{Session: "s1", Workspace: dir}); err != nil {
 		t.Fatal(err)
 	}

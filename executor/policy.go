@@ -255,6 +255,9 @@ func (d *decision) refusal(tool string) error {
 		e.Message += ", and nobody is asked here"
 		e.With("next", "ask whoever sets the policy")
 	}
+	if d.kind == schema.Unavailable {
+		e.With("next", "call the tool again in a while, under a new call id")
+	}
 	return e
 }
 

@@ -23,7 +23,8 @@ import (
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string]*registered // guarded by mu
-	order []*registered          // all that there were, as they came; guarded by mu
+	order []*registered          // all that there were and are to be closed, as they came; guarded by mu
+	hosts map[string]func() error // by the beginning of names; guarded by mu
 	large chan struct{}          // a slot for each validation of large arguments
 	alone atomic.Bool            // some tool is exclusive, or was
 }
@@ -146,8 +147,31 @@ func (r *Registry) put(t Tool, replace bool) error {
 	if t.Exclusive {
 		r.alone.Store(true)
 	}
-	r.order = append(r.order, e)
+	if t.Close != nil {
+		r.order = append(r.order, e)
+	}
 	return nil
+}
+
+// Remove takes a tool away, as when who hosts it has it no more. Calls of it that
+// are running go on; further ones are of an unknown tool. It is closed with the
+// others. Nothing happens if there is no such tool.
+func (r *Registry) Remove(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.tools, name)
+}
+
+// Host announces tools that come and go and whose names begin with prefix. As long
+// as away says why they are not there, a name of them that is not known is that
+// error, which may pass, and not unknown_tool. away must not wait for anything.
+func (r *Registry) Host(prefix string, away func() error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hosts == nil {
+		r.hosts = map[string]func() error{}
+	}
+	r.hosts[prefix] = away
 }
 
 // Get returns the tool of that name. Kind unknown_tool says that there is none;
@@ -176,6 +200,14 @@ func (r *Registry) lookup(name string) (*registered, error) {
 	defer r.mu.RUnlock()
 	if e, ok := r.tools[name]; ok {
 		return e, nil
+	}
+	for prefix, away := range r.hosts {
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		if err := away(); err != nil {
+			return nil, err
+		}
 	}
 	return nil, schema.Errorf(schema.UnknownTool, "there is no tool %s", quoted(name)).
 		With("known", slices.Sorted(maps.Keys(r.tools)))

@@ -186,6 +186,10 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		// Somebody has it, who has let the call through: nothing is final about that.
 		return Answer{}, schema.AsError(refusal).With("session", s.id).With("call_id", c.ID).
 			With("next", "the call is recorded and waits for an executor that has its tool: start one with it (serve --tools FILE), then send the call again")
+	case errors.Is(refusal, schema.Unavailable) && (last == 0 || again || a.tool.Name == "" || a.tool.Repeatable || a.tool.ReadOnly):
+		// Its tool will be back (without one nobody knows whether it may run again), and whoever sends the call again then has it run.
+		return Answer{}, schema.AsError(refusal).With("session", s.id).With("call_id", c.ID).
+			With("next", "the call is recorded and waits for its tool: send it again")
 	case open:
 		v := s.interrupted(c.ID)
 		if refusal != nil {

@@ -37,6 +37,8 @@ type ToolInfo struct {
 	OpenWorld   bool           `json:"open_world"`
 	TimeoutMS   int64          `json:"timeout_ms,omitzero"`
 	Confined    string         `json:"confined,omitzero"` // what is around the commands that it runs
+	Host        *Host          `json:"host,omitzero"`     // where it comes from; nil if it is of the executor's process
+	Away        string         `json:"away,omitzero"`     // why nobody can call it now
 	Input       jsontext.Value `json:"input"`
 	Output      jsontext.Value `json:"output,omitzero"`
 }
@@ -52,6 +54,14 @@ func (t Tool) Spec(format string) (jsontext.Value, error) {
 			TimeoutMS: cmp.Or(t.asked, t.Timeout).Milliseconds(), Input: t.Input, Output: t.Output}
 		if t.walls != nil {
 			info.Confined = t.walls()
+		}
+		if t.Host != (Host{}) {
+			info.Host = &t.Host
+		}
+		if t.Ready != nil {
+			if err := t.Ready(); err != nil {
+				info.Away = schema.AsError(err).Message
+			}
 		}
 		v = info
 	case FormatMCP:

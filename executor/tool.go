@@ -58,6 +58,13 @@ type Tool struct {
 	// Available says whether the tool is there for a session now; it always is
 	// if this is nil. It is asked often and must not wait for anything.
 	Available func(s Session) bool
+	// Ready says why no session can call the tool now, as when the server that hosts
+	// it is away: an error that may pass, of kind unavailable. It is asked often and
+	// must not wait for anything. nil if the tool is always there.
+	Ready func() error
+	// Host says where the tool comes from, if it is not of this process; it is shown
+	// to people and decides nothing.
+	Host Host
 	// DryRun says that Run knows dry runs. A dry run of any other tool is
 	// answered with its name and arguments, and Run is not called.
 	DryRun bool
@@ -75,6 +82,13 @@ type Tool struct {
 	of    *registered   // what it is in its registry
 	asked time.Duration // the limit of its command, above which Timeout has some room; 0 is Timeout
 	walls func() string // what is around the commands that it runs; nil if it runs none
+}
+
+// A Host is where a tool comes from.
+type Host struct {
+	Server  string `json:"server"`           // as the operator calls it
+	Tool    string `json:"tool"`             // its name there
+	Trusted bool   `json:"trusted,omitzero"` // what the server says of it is believed
 }
 
 // An Invocation is one attempt at one call, as it was recorded. The tool must

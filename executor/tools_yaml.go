@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +18,23 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
+
+// A ToolsFile is what a file of tools declares.
+type ToolsFile struct {
+	Tools    []Tool   // each a command
+	Commands Commands // how they, and bash, are run
+	Servers  []MCPServer
+}
+
+// Secrets are the values that tools and servers get, for [Redaction]; as of other
+// variables those that could be words are left out.
+func (f ToolsFile) Secrets() []Secret {
+	list := f.Commands.Secrets()
+	for _, s := range f.Servers {
+		list = append(list, s.secrets...)
+	}
+	return list
+}
 
 // LoadTools reads the tools that a YAML file declares, each a command:
 //
@@ -78,13 +94,34 @@ import (
 // and processes by the bound that all commands have. What holds is in the tool's
 // [ToolInfo].
 //
+// Servers of the Model Context Protocol are named in the form that its hosts have,
+// so a JSON file of such a host can be read too; it needs no version:
+//
+//	mcpServers:
+//	  github:                    # their tools are github_…
+//	    command: github-mcp-server   # a program, looked up as those above are
+//	    args: [stdio]
+//	    env: {GITHUB_TOKEN: "${GITHUB_TOKEN}"}   # of this process; "${NAME:-otherwise}" where it may not be set
+//	    cwd: .                   # the folder of this file if it is left out
+//	    trust: true              # what the server says of its tools is believed
+//	    tools:                   # what you say of them wins; by the names that the server has
+//	      create_issue: {tier: 2, repeatable: false, exclusive: true, timeout: 60s}
+//	  search:
+//	    type: http               # streamable; left out where there is an url
+//	    url: https://example.com/mcp
+//	    headers: {Authorization: "Bearer ${SEARCH_TOKEN}"}
+//
+// What a tool of a server may have are tier, read_only, repeatable, idempotent,
+// destructive, open_world, exclusive, phases, paths and timeout, as above. Values of
+// env and headers are secrets.
+//
 // The file is plain YAML of at most 256 KiB. Kind invalid_config says what
 // cannot be used and names the line: a key that is not above or stands twice, an
 // anchor, a tool that cannot be registered, a program that is not there.
-func LoadTools(path string) ([]Tool, Commands, error) {
-	failed := func(err *schema.Error) ([]Tool, Commands, error) {
+func LoadTools(path string) (ToolsFile, error) {
+	failed := func(err *schema.Error) (ToolsFile, error) {
 		err.Message = quoted(path) + ": " + err.Message
-		return nil, Commands{}, err.With("file", path)
+		return ToolsFile{}, err.With("file", path)
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -99,11 +136,11 @@ func LoadTools(path string) ([]Tool, Commands, error) {
 	if err != nil {
 		return failed(schema.Errorf(schema.InvalidConfig, "it cannot be read: %s", lastWords(err)).Cause(err))
 	}
-	tools, how, err := parseTools(text, filepath.Dir(abs))
+	file, err := parseTools(text, filepath.Dir(abs))
 	if err != nil {
 		return failed(schema.AsError(err))
 	}
-	return tools, how, nil
+	return file, nil
 }
 
 type toolsFile struct {
@@ -112,7 +149,8 @@ type toolsFile struct {
 		Writable []string `json:"writable"`
 		User     string   `json:"user"`
 	} `json:"commands"`
-	Tools []commandTool `json:"tools"`
+	Tools   []commandTool       `json:"tools"`
+	Servers map[string]mcpEntry `json:"mcpServers"`
 }
 
 // A commandTool is a tool of the file.
@@ -147,26 +185,28 @@ type commandTool struct {
 }
 
 // parseTools is LoadTools for a text that stands in the folder dir.
-func parseTools(text []byte, dir string) ([]Tool, Commands, error) {
+func parseTools(text []byte, dir string) (ToolsFile, error) {
 	var file toolsFile
 	if err := readYAML(text, &file); err != nil {
-		return nil, Commands{}, err
-	}
-	if file.Version != 1 {
-		return nil, Commands{}, schema.Errorf(schema.InvalidConfig, "version: 1 is wanted; got %d", file.Version)
+		return ToolsFile{}, err
 	}
 	how := Commands{Writable: file.Commands.Writable, User: file.Commands.User}
-	if err := how.settle(); err != nil {
-		return nil, Commands{}, err
+	settled := how.User != "" || how.Writable != nil
+	ofHosts := len(file.Servers) > 0 && len(file.Tools) == 0 && !settled // files of hosts have no version
+	if file.Version != 1 && (file.Version != 0 || !ofHosts) {
+		return ToolsFile{}, schema.Errorf(schema.InvalidConfig, "version: 1 is wanted; got %d", file.Version)
 	}
-	if len(file.Tools) == 0 && how.User == "" && how.Writable == nil {
-		return nil, Commands{}, schema.Errorf(schema.InvalidConfig, "it has no tools")
+	if err := how.settle(); err != nil {
+		return ToolsFile{}, err
+	}
+	if len(file.Tools) == 0 && len(file.Servers) == 0 && !settled {
+		return ToolsFile{}, schema.Errorf(schema.InvalidConfig, "it has no tools")
 	}
 	reg, err := NewRegistry()
 	if err != nil {
-		return nil, Commands{}, err
+		return ToolsFile{}, err
 	}
-	tools := make([]Tool, 0, len(file.Tools))
+	made := ToolsFile{Commands: how, Tools: make([]Tool, 0, len(file.Tools))}
 	for i, c := range file.Tools {
 		t, err := c.tool(dir, how)
 		if err == nil {
@@ -176,12 +216,13 @@ func parseTools(text []byte, dir string) ([]Tool, Commands, error) {
 			e := schema.AsError(err)
 			e.Kind = schema.InvalidConfig // also where a name is taken
 			e.Message = fmt.Sprintf("tool %d: %s", i+1, e.Message)
-			return nil, Commands{}, e
+			return ToolsFile{}, e
 		}
-		tools = append(tools, t)
-		how.Env = append(how.Env, c.Env...)
+		made.Tools = append(made.Tools, t)
+		made.Commands.Env = append(made.Commands.Env, c.Env...)
 	}
-	return tools, how, nil
+	made.Servers, err = servers(file.Servers, dir)
+	return made, err
 }
 
 const (
@@ -377,40 +418,4 @@ func (p checker) check(ctx context.Context, call *Invocation) (Checked, error) {
 		err = errors.New("what the check printed does not fit the schema of the answer")
 	}
 	return Checked{Took: true, Result: res}, err
-}
-
-// A span is a length of time in a file of settings, as 90s or 5m.
-type span time.Duration
-
-func (s *span) UnmarshalText(text []byte) error {
-	d, err := time.ParseDuration(string(text))
-	if err != nil {
-		return errors.New("it is no length of time: write it as 90s or 5m")
-	}
-	*s = span(d)
-	return nil
-}
-
-// A size is a number of bytes in a file of settings, as 512KiB or 64MiB.
-type size int64
-
-func (s *size) UnmarshalText(text []byte) error {
-	number, unit := strings.TrimRight(string(text), "BKMGi"), 0
-	switch string(text[len(number):]) {
-	case "B":
-	case "KiB":
-		unit = 10
-	case "MiB":
-		unit = 20
-	case "GiB":
-		unit = 30
-	default:
-		number = ""
-	}
-	n, err := strconv.ParseInt(number, 10, 32)
-	if err != nil || n < 1 {
-		return errors.New("it is no number of bytes: write it as 512KiB or 64MiB")
-	}
-	*s = size(n << unit)
-	return nil
 }

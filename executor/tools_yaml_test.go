@@ -22,11 +22,11 @@ func (b *bench) commands(tools string, how ...string) {
 	if err := os.WriteFile(path, []byte("version: 1\n"+strings.Join(how, "\n")+"\ntools:\n"+tools), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	list, commands, err := executor.LoadTools(path)
+	file, err := executor.LoadTools(path)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for _, t := range append(list, commands.Builtin()...) {
+	for _, t := range append(file.Tools, file.Commands.Builtin()...) {
 		if err := b.reg.Replace(t); err != nil {
 			b.t.Fatal(err)
 		}
@@ -300,7 +300,7 @@ func TestAToolsFileThatCannotBeUsed(t *testing.T) {
 			t.Errorf("%.200s\ngives %s, line %d; want %q, line %d", c.text, e.Message, line, c.message, c.line)
 		}
 	}
-	_, _, err := executor.LoadTools(filepath.Join(t.TempDir(), "gone.yaml"))
+	_, err := executor.LoadTools(filepath.Join(t.TempDir(), "gone.yaml"))
 	if e := wantKind(t, err, schema.InvalidConfig); !strings.Contains(e.Message, "gone.yaml") {
 		t.Errorf("got %v", e)
 	}

@@ -153,6 +153,12 @@ func compile(text jsontext.Value) (*jsonschema.Schema, error) {
 	return c.Compile(base)
 }
 
+// CheckSchema says why a tool could not have a schema; nil if it could.
+func CheckSchema(text jsontext.Value) error {
+	_, err := compile(text)
+	return err
+}
+
 // parseStrict gives the one JSON value in b as the validator wants it, with
 // numbers as text, or what is wrong with it as JSON.
 func parseStrict(b []byte) (any, []Violation) {

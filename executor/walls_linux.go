@@ -2,7 +2,11 @@ package executor
 
 import (
 	"fmt"
+	"os/exec"
 	"strings"
+	"syscall"
+
+	"steno/schema"
 
 	"golang.org/x/sys/unix"
 )
@@ -74,4 +78,31 @@ func confinement(how Commands, b bounds) string {
 		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// aside has a program that goes on beside the calls run within walls. It gets those
+// of commands, but for bounds: it may write anywhere and keeps its user.
+func aside(cmd *exec.Cmd, protect []string, p *pipes) (*wall, error) {
+	if !helperCalled.Load() {
+		return nil, schema.Errorf(schema.BashDisabled, "this program cannot confine others, so it runs none").
+			With("next", "its main must call executor.Helper first of all")
+	}
+	w, err := tried()
+	if err != nil {
+		return nil, schema.Errorf(schema.BashDisabled, "whether programs can be confined cannot be found out now").
+			With("next", "try again later: the machine is short of something").Cause(err)
+	}
+	if w.why != nil {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		return nil, nil
+	}
+	o := orders{Path: cmd.Path, Argv: cmd.Args, Dir: cmd.Dir, Env: cmd.Env, Processes: w.processes, Landlock: w.landlock > 0}
+	for _, dir := range protect {
+		place, err := hide(dir)
+		if err != nil {
+			return nil, cannotRun(cmd.Path, err)
+		}
+		o.Hide = append(o.Hide, place)
+	}
+	return w.around(cmd, o, p)
 }

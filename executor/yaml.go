@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"steno/schema"
@@ -263,4 +265,40 @@ func badYAML(at *token.Token, format string, args ...any) *schema.Error {
 	}
 	return schema.Errorf(schema.InvalidConfig, "line %d, column %d: %s", at.Position.Line, at.Position.Column, message).
 		With("line", at.Position.Line).With("column", at.Position.Column)
+}
+
+// A span is a length of time in a file of settings, as 90s or 5m.
+type span time.Duration
+
+func (s *span) UnmarshalText(text []byte) error {
+	d, err := time.ParseDuration(string(text))
+	if err != nil {
+		return errors.New("it is no length of time: write it as 90s or 5m")
+	}
+	*s = span(d)
+	return nil
+}
+
+// A size is a number of bytes in a file of settings, as 512KiB or 64MiB.
+type size int64
+
+func (s *size) UnmarshalText(text []byte) error {
+	number, unit := strings.TrimRight(string(text), "BKMGi"), 0
+	switch string(text[len(number):]) {
+	case "B":
+	case "KiB":
+		unit = 10
+	case "MiB":
+		unit = 20
+	case "GiB":
+		unit = 30
+	default:
+		number = ""
+	}
+	n, err := strconv.ParseInt(number, 10, 32)
+	if err != nil || n < 1 {
+		return errors.New("it is no number of bytes: write it as 512KiB or 64MiB")
+	}
+	*s = size(n << unit)
+	return nil
 }

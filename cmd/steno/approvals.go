@@ -233,11 +233,7 @@ func (a *app) answerApproval(ctx context.Context, req executor.AnswerRequest) (e
 	if tool == "" { // there was no question any more
 		return nil
 	}
-	tools, err := a.allTools()
-	if err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(tools, func(t executor.Tool) bool { return t.Name == tool }) {
+	if _, err := b.tools.Get(tool); err != nil {
 		fmt.Fprintf(a.err, "%s runs once an executor has its tool %s: start a serve with it, or give --tools here and make the call again\n", inert(call), inert(tool))
 		return nil
 	}

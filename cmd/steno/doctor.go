@@ -186,6 +186,7 @@ func (d *doctor) around(ctx context.Context) {
 		d.tell(diagnosis{Check: "policy", Status: statusOK, Text: d.a.policy + " can be read"})
 	}
 	d.walls()
+	d.servers(ctx)
 	if d.a.nats != "" {
 		nc, err := dial(d.a.nats)
 		if err != nil {
@@ -202,13 +203,13 @@ func (d *doctor) around(ctx context.Context) {
 
 // walls says what is around the commands of tools.
 func (d *doctor) walls() {
-	tools, err := d.a.allTools()
+	file, err := d.a.toolsFile()
 	if err != nil {
 		d.blocks("tools", "", err)
 		return
 	}
 	seen := map[string]bool{}
-	for _, t := range tools {
+	for _, t := range file.Tools {
 		var info executor.ToolInfo
 		if b, err := t.Spec(executor.FormatSteno); err != nil || schema.Unmarshal(b, &info) != nil || info.Confined == "" || seen[info.Confined] {
 			continue

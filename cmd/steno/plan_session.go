@@ -166,10 +166,12 @@ type planned struct {
 }
 
 func (a *app) planResume(c *cobra.Command, session string) error {
-	tools, err := a.allTools()
+	reg, servers, err := a.registry(c.Context())
 	if err != nil {
 		return err
 	}
+	defer servers.Close()
+	tools := reg.Tools()
 	return a.planning(c, session, 0, func(ctx context.Context, store *journal.Files, id string, st *replay.State) error {
 		at, err := a.observe(ctx, store, id)
 		if err != nil {

@@ -28,11 +28,11 @@ func (a *app) redactor(store *journal.Files) (*executor.Redactor, error) {
 		}
 	}
 	if a.tools != "" { // what its tools get must not come back
-		_, commands, err := executor.LoadTools(a.tools)
+		file, err := executor.LoadTools(a.tools)
 		if err != nil {
 			return nil, err
 		}
-		more.Values = append(more.Values, commands.Secrets()...)
+		more.Values = append(more.Values, file.Secrets()...)
 	}
 	secret, err := store.Secret()
 	if err != nil {

@@ -149,11 +149,11 @@ func (a *app) serveRecording(ctx context.Context, store *journal.Files, id strin
 	if err != nil {
 		return err
 	}
-	tools, err := a.allTools()
+	file, err := a.toolsFile()
 	if err != nil {
 		return err
 	}
-	r, err := executor.OpenRecording(ctx, store, id, asOf, redact, tools...)
+	r, err := executor.OpenRecording(ctx, store, id, asOf, redact, file.Tools...)
 	if err != nil {
 		return err
 	}

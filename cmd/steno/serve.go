@@ -73,7 +73,7 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 		// collect less often costs memory and gives a quarter more calls.
 		debug.SetGCPercent(gcPercent)
 	}
-	tools, err := a.allTools()
+	file, err := a.toolsFile()
 	if err != nil {
 		return err
 	}
@@ -120,11 +120,12 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 		}
 	}
 	defer nc.Close()
-	cfg, err := a.executorConfig(nc, store, slog.LevelWarn, tools...)
+	cfg, err := a.executorConfig(nc, store, slog.LevelWarn, file.Tools...)
 	if err != nil {
 		return err
 	}
 	cfg.Queue, cfg.Sessions = true, sessions
+	defer startServers(ctx, file, cfg).Close()
 	if a.nats != "" {
 		nc.SetDisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil { // nil is our own close

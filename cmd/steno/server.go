@@ -19,6 +19,7 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 
 	"steno/executor"
+	"steno/executor/mcp"
 	"steno/journal"
 	"steno/lease"
 	"steno/schema"
@@ -159,6 +160,8 @@ type backend struct {
 	cancel context.CancelFunc
 	conn   *nats.Conn
 	exec   *executor.Executor // nil if it is somebody else's
+	tools  *executor.Registry // of exec
+	mcp    *mcp.Servers       // of exec; nil if it has none
 	server *server.Server
 	store  *journal.Files
 	// terminal is where a person is asked, nil if that cannot be.
@@ -285,7 +288,7 @@ const (
 )
 
 func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err error) {
-	tools, err := a.allTools()
+	file, err := a.toolsFile()
 	if err != nil {
 		return err
 	}
@@ -295,7 +298,7 @@ func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err err
 	if b.server, b.conn, err = startServer(&server.Options{DontListen: true, MaxPayload: executor.MaxRequest}); err != nil {
 		return err
 	}
-	cfg, err := a.executorConfig(b.conn, b.store, slog.LevelError, tools...)
+	cfg, err := a.executorConfig(b.conn, b.store, slog.LevelError, file.Tools...)
 	if err != nil {
 		return err
 	}
@@ -304,6 +307,7 @@ func (a *app) ownExecutor(ctx context.Context, b *backend, create bool) (err err
 	}
 	cfg.Attended = b.terminal != nil
 	cfg.DenyUnattended = !cfg.Attended // nobody could reach this process to answer
+	b.tools, b.mcp = cfg.Tools, startServers(ctx, file, cfg)
 	x, err := executor.New(cfg)
 	if err != nil {
 		return err
@@ -358,6 +362,7 @@ func (b *backend) close() error {
 		errs = append(errs, b.exec.Drain(ctx))
 		cancel()
 	}
+	b.mcp.Close()
 	if b.cancel != nil {
 		b.cancel()
 	}

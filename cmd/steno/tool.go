@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steno/executor"
+	"steno/executor/mcp"
 	"steno/schema"
 )
 
@@ -37,10 +39,11 @@ func (a *app) toolCommand() *cobra.Command {
 			if err := a.onlyHere(); err != nil {
 				return err
 			}
-			reg, err := a.registry()
+			reg, servers, err := a.registry(c.Context())
 			if err != nil {
 				return err
 			}
+			defer servers.Close()
 			t, err := reg.Get(args[0])
 			if err != nil {
 				return err
@@ -61,13 +64,25 @@ func (a *app) toolCommand() *cobra.Command {
 	return c
 }
 
-// registry has the tools of this command's own executor.
-func (a *app) registry() (*executor.Registry, error) {
-	tools, err := a.allTools()
+// registry has the tools of this command's own executor, with those of its MCP
+// servers, which are to be closed.
+func (a *app) registry(ctx context.Context) (*executor.Registry, *mcp.Servers, error) {
+	file, err := a.toolsFile()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return executor.NewRegistry(tools...)
+	reg, err := executor.NewRegistry(file.Tools...)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg := executor.Config{Tools: reg, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelError}))}
+	if cfg.Redact, err = executor.NewRedactor(nil, executor.Redaction{Values: file.Secrets()}); err != nil {
+		return nil, nil, err
+	}
+	if _, err := os.Stat(a.dir); err == nil {
+		cfg.Protect = []string{a.dir}
+	}
+	return reg, startServers(ctx, file, cfg), nil
 }
 
 // onlyHere refuses --nats where nobody is asked there.
@@ -79,38 +94,39 @@ func (a *app) onlyHere() error {
 }
 
 // specs are the tools of this command's own executor, or of a session.
-func (a *app) specs(ctx context.Context, session string) (specs []jsontext.Value, err error) {
+func (a *app) specs(ctx context.Context, session string) (specs []jsontext.Value, servers []mcp.Status, err error) {
 	if session == "" {
 		if err := a.onlyHere(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		reg, err := a.registry()
+		reg, all, err := a.registry(ctx)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		defer all.Close()
 		for _, t := range reg.Tools() {
 			spec, err := t.Spec(executor.FormatSteno)
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			specs = append(specs, spec)
 		}
-		return specs, nil
+		return specs, all.Status(), nil
 	}
 	if err := schema.CheckSession(session); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	b, err := a.backend(ctx, false)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
 	answer, err := b.client.Tools(b.calls, executor.ToolsRequest{Session: session})
-	return answer.Tools, err
+	return answer.Tools, nil, err
 }
 
 func (a *app) listTools(ctx context.Context, session string) error {
-	specs, err := a.specs(ctx, session)
+	specs, servers, err := a.specs(ctx, session)
 	if err != nil {
 		return err
 	}
@@ -141,6 +157,12 @@ func (a *app) listTools(ctx context.Context, session string) error {
 	for _, by := range slices.Sorted(maps.Keys(confined)) {
 		fmt.Fprintf(a.err, "commands of %s are confined by: %s\n", inert(strings.Join(confined[by], ", ")), inert(by))
 	}
+	for _, s := range servers {
+		fmt.Fprintf(a.err, "MCP server %s\n", inert(s.String()))
+		for _, left := range s.Left {
+			fmt.Fprintf(a.err, "  left out: %s\n", inert(left))
+		}
+	}
 	return nil
 }
 
@@ -149,7 +171,7 @@ func flagsOf(t executor.ToolInfo) string {
 	for _, f := range []struct {
 		set  bool
 		word string
-	}{{t.ReadOnly, "read-only"}, {t.Repeatable, "repeatable"}, {t.Escalates, "escalates"}} {
+	}{{t.ReadOnly, "read-only"}, {t.Repeatable, "repeatable"}, {t.Escalates, "escalates"}, {t.Away != "", "away"}} {
 		if f.set {
 			words = append(words, f.word)
 		}
@@ -209,14 +231,14 @@ func (a *app) testTool(ctx context.Context, workspace string, req executor.Reque
 	}
 	defer os.RemoveAll(dir)
 	if workspace == "" {
-		_, commands, err := a.toolsAndCommands()
+		file, err := a.toolsFile()
 		if err != nil {
 			return err
 		}
 		// Beside the store and not in it: the user of commands must get there.
 		if workspace, err = os.MkdirTemp("", "steno-test-"); err == nil {
 			defer os.RemoveAll(workspace)
-			err = commands.Own(workspace)
+			err = file.Commands.Own(workspace)
 		}
 		if err != nil {
 			return schema.Errorf(schema.WriteFailed, "no temporary folder can be made").With("next", "make one, and name it with --workspace").Cause(err)

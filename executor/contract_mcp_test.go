@@ -1,0 +1,144 @@
+package executor_test
+
+import (
+	"context"
+	"encoding/json" // of the SDK's values
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"steno/executor"
+	"steno/executor/mcp"
+	"steno/schema"
+)
+
+// contractMCP is an MCP server, made with the official SDK, whose tools do what
+// play does. It knows sessions by what it is told of them, and leaves what has
+// reached it in a folder of each below dir. die is how it dies.
+func contractMCP(dir string, die func()) *sdk.Server {
+	s := sdk.NewServer(&sdk.Implementation{Name: "contract", Version: "1"}, nil)
+	for _, does := range contractWords {
+		like := contractTool(does)
+		tool := &sdk.Tool{Name: does, Description: like.Description, InputSchema: json.RawMessage(like.Input)}
+		if like.Output != nil {
+			tool.OutputSchema = json.RawMessage(like.Output)
+		}
+		s.AddTool(tool, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			c, err := contractCall(req.Params)
+			if err != nil {
+				return nil, err
+			}
+			at := filepath.Join(dir, c.Session)
+			if err := os.MkdirAll(at, 0o700); err != nil {
+				return nil, err
+			}
+			do := does
+			if do == "dies" {
+				defer die()
+				do = "echo"
+			}
+			res, err := play(ctx, do, at, c)
+			if err != nil {
+				return nil, err
+			}
+			answer := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: res.Output}}, IsError: !res.OK}
+			if res.Structured != nil {
+				answer.StructuredContent = json.RawMessage(res.Structured)
+			}
+			return answer, nil
+		})
+	}
+	return s
+}
+
+// contractCall is what an MCP server is told of a call.
+func contractCall(p *sdk.CallToolParamsRaw) (*executor.Invocation, error) {
+	text, err := json.Marshal(p.Meta)
+	if err != nil {
+		return nil, err
+	}
+	var told struct {
+		Session string          `json:"steno/session"`
+		Call    string          `json:"steno/call"`
+		Key     string          `json:"steno/key"`
+		Attempt int             `json:"steno/attempt"`
+		Epoch   uint64          `json:"steno/epoch"`
+		Seq     uint64          `json:"steno/seq"`
+		Actor   executor.Actor  `json:"steno/actor"`
+		Context json.RawMessage `json:"steno/context"`
+	}
+	if err := json.Unmarshal(text, &told); err != nil {
+		return nil, err
+	}
+	if told.Session == "" || strings.ContainsAny(told.Session, "/.") {
+		return nil, errors.New("it is not told of which session the call is")
+	}
+	return &executor.Invocation{Session: told.Session, CallID: told.Call, Key: told.Key, Attempt: told.Attempt, Epoch: told.Epoch, Seq: told.Seq,
+		Args: jsontext.Value(p.Arguments), Context: jsontext.Value(told.Context), Actor: told.Actor}, nil
+}
+
+// contractProgramMCP is contractMCP as a program of its own, this one.
+func contractProgramMCP(dir string) error {
+	s := contractMCP(dir, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) })
+	return s.Run(context.Background(), &sdk.StdioTransport{})
+}
+
+// mcpLacks are the words that no MCP server can do: it has no kinds of errors of
+// its own, knows no dry runs and nothing of a session's state, and lives longer
+// than what is made for a session.
+var mcpLacks = []string{"declared", "unexpected", "plans", "state", "close"}
+
+// mcpTool is a tool of a server as it is registered, under the name of what it does.
+func mcpTool(t *testing.T, server executor.MCPServer, does string) executor.Tool {
+	tier := 2
+	server.Name, server.Trust, server.Tools = "srv", true, map[string]executor.MCPTool{does: {Tier: &tier}}
+	reg, err := executor.NewRegistry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := mcp.Start(reg, []executor.MCPServer{server}, mcp.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	t.Cleanup(all.Close)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	all.Wait(ctx)
+	tool, err := reg.Get("srv_" + does)
+	if err != nil {
+		t.Fatalf("%v; %v", err, all.Status())
+	}
+	tool.Name = does
+	return tool
+}
+
+func TestT1ContractOfAToolOfAnMCPServer(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	testContract(t, contractKind{died: schema.Interrupted, lacks: mcpLacks, reached: dir, tool: func(t *testing.T, does string, _ func(string)) executor.Tool {
+		return mcpTool(t, executor.MCPServer{Argv: []string{self, "contract-mcp", dir}, Dir: dir}, does)
+	}})
+}
+
+func TestT1ContractOfAToolOfAnMCPServerByHTTP(t *testing.T) {
+	dir := t.TempDir()
+	testContract(t, contractKind{died: schema.Interrupted, lacks: mcpLacks, reached: dir, tool: func(t *testing.T, does string, _ func(string)) executor.Tool {
+		var h *httptest.Server
+		s := contractMCP(dir, func() { h.CloseClientConnections() })
+		h = httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, nil))
+		t.Cleanup(h.Close)
+		return mcpTool(t, executor.MCPServer{URL: h.URL}, does)
+	}})
+}
+
