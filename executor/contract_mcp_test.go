@@ -141,4 +141,3 @@ func TestT1ContractOfAToolOfAnMCPServerByHTTP(t *testing.T) {
 		return mcpTool(t, executor.MCPServer{URL: h.URL}, does)
 	}})
 }
-

@@ -33,11 +33,11 @@ type contractKind struct {
 	// lacks are the words that tools of this kind cannot do, and "context",
 	// "state" and "close" where that does not reach them.
 	lacks []string
-	runs  int         // 1 if they run commands
+	runs  int // 1 if they run commands
 	// reached is where they leave what has reached them, in a folder of each session;
 	// "" if that is the session's workspace.
 	reached string
-	died  schema.Kind // of the result of one that died; "" if that is no error
+	died    schema.Kind // of the result of one that died; "" if that is no error
 }
 
 const (

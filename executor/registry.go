@@ -22,11 +22,11 @@ import (
 // goroutines at the same time.
 type Registry struct {
 	mu    sync.RWMutex
-	tools map[string]*registered // guarded by mu
-	order []*registered          // all that there were and are to be closed, as they came; guarded by mu
+	tools map[string]*registered  // guarded by mu
+	order []*registered           // all that there were and are to be closed, as they came; guarded by mu
 	hosts map[string]func() error // by the beginning of names; guarded by mu
-	large chan struct{}          // a slot for each validation of large arguments
-	alone atomic.Bool            // some tool is exclusive, or was
+	large chan struct{}           // a slot for each validation of large arguments
+	alone atomic.Bool             // some tool is exclusive, or was
 }
 
 // exclusive reports whether a tool is. Where none is, nobody waits for a lock to

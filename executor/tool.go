@@ -87,7 +87,6 @@ type Tool struct {
 // A Host is where a tool comes from.
 type Host struct {
 	Server  string `json:"server"`           // as the operator calls it
-	Tool    string `json:"tool"`             // its name there
 	Trusted bool   `json:"trusted,omitzero"` // what the server says of it is believed
 }
 

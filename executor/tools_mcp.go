@@ -190,7 +190,7 @@ func (e mcpEntry) server(name, dir string) (MCPServer, error) {
 
 // check says whether what the operator says can be said of a tool.
 func (m MCPTool) check() error {
-	t := Tool{Name: "tool", Description: "A tool.", Input: jsontext.Value(`{"type":"object"}`), 
+	t := Tool{Name: "tool", Description: "A tool.", Input: jsontext.Value(`{"type":"object"}`),
 		Run: func(context.Context, *Invocation) (Result, error) { return Result{}, nil }}
 	m.Over(&t)
 	if d := time.Duration(m.Timeout); d != 0 && (d < time.Second || d > commandMax) {

@@ -106,7 +106,9 @@ func TestAnMCPServerByHTTP(t *testing.T) {
 	b.want("echo", `{}`, `{}`)
 
 	w.mcp.AddTool(&sdk.Tool{Name: "added", Description: "Added.", InputSchema: json.RawMessage(rawInput)},
-		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return &sdk.CallToolResult{}, nil })
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
 	b.eventually("a tool has come", func() bool { _, err := b.reg.Get("raw_added"); return err == nil })
 }
 

@@ -132,4 +132,3 @@ func (w patientWriter) Write(p []byte) (int, error) {
 }
 
 func (w patientWriter) Close() error { return w.to.Close() }
-

@@ -45,9 +45,9 @@ type server struct {
 	tokens  atomic.Uint64
 
 	mu      sync.Mutex
-	link    *link  // nil while it is away
-	why     string // it is
-	version string // of the protocol; "" if it was never heard
+	link    *link             // nil while it is away
+	why     string            // it is
+	version string            // of the protocol; "" if it was never heard
 	tools   map[string]remote // that are registered, by their names here
 	left    []string
 }

@@ -100,9 +100,6 @@ func (s *server) list(ctx context.Context, session *sdk.ClientSession) error {
 		case err == nil:
 			err = s.all.reg.Register(tool)
 		}
-		if errors.Is(err, schema.AlreadyExists) {
-			err = fmt.Errorf("%q would be %s, which is the name of another tool here", t.Name, name)
-		}
 		if err != nil {
 			leave(t.Name, err.Error())
 			continue
@@ -136,8 +133,8 @@ func (s *server) tool(name string, t *sdk.Tool) (tool executor.Tool, note string
 	}
 	about, _ = schema.Truncate(about, maxDescription)
 	original := t.Name
-	tool = executor.Tool{Name: name, Description: about, Input: input, Tier: 3, Ready: s.ready,
-		Host: executor.Host{Server: s.cfg.Name, Tool: original, Trusted: s.cfg.Trust},
+	tool = executor.Tool{Name: name, Original: original, Description: about, Input: input, Tier: 3, Ready: s.ready,
+		Host: executor.Host{Server: s.cfg.Name, Trusted: s.cfg.Trust},
 		Run: func(ctx context.Context, call *executor.Invocation) (executor.Result, error) {
 			return s.call(ctx, original, call)
 		}}
