@@ -36,7 +36,7 @@ func answer(v any, x *Executor, session string, head schema.Head) (reply, error)
 func (x *Executor) respond(to string, out reply, err error) {
 	// An answer that goes to one of our own subjects, or to one of the server's,
 	// would be taken for a request by whoever serves it, and for ours.
-	if to == "" || to[0] == '$' || strings.HasPrefix(to, x.cfg.Prefix+".v1.") {
+	if to == "" || to[0] == '$' || strings.HasPrefix(to, x.cfg.Prefix+".") {
 		return
 	}
 	x.post(outgoing{msg: x.message(to, out, err)})

@@ -37,6 +37,7 @@ type child struct {
 	StopWait   time.Duration
 	RetryFirst time.Duration // of the queue, the product's if zero
 	Policy     string        // the document, or none
+	Workers    bool          // it calls the tools of workers
 }
 
 // A snare kills a child at a point of an append, with SIGKILL, without a
@@ -132,7 +133,11 @@ func childExecutor(arg []byte) error {
 			return err
 		}
 	}
-	x, err := executor.New(executor.Config{Policy: policy, Conn: conn, Store: store.WithFaults(traps.faults()), Tools: registry, Holder: holder,
+	var workers *executor.Workers
+	if c.Workers {
+		workers = &executor.Workers{}
+	}
+	x, err := executor.New(executor.Config{Workers: workers, Policy: policy, Conn: conn, Store: store.WithFaults(traps.faults()), Tools: registry, Holder: holder,
 		Queue: c.Queue, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError + 1}))})
 	if err != nil {
 		return err

@@ -325,7 +325,7 @@ func (of *inboxes) newInbox(room int) (*inbox, error) {
 func (of *inboxes) deliver(m *nats.Msg) {
 	of.mu.Lock()
 	defer of.mu.Unlock() // what is closed gets nothing more
-	if in := of.open[m.Subject]; in != nil {
+	if in := of.open[m.Subject]; in != nil && in.takes(m) {
 		select {
 		case in.answers <- m:
 		default:

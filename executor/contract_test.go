@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,13 +32,17 @@ type contractKind struct {
 	// called when what it has made for a session, or it itself, is closed.
 	tool func(t *testing.T, does string, closed func(what string)) executor.Tool
 	// lacks are the words that tools of this kind cannot do, and "context",
-	// "state" and "close" where that does not reach them.
+	// "state", "away" and "close" where that does not reach them.
 	lacks []string
 	runs  int // 1 if they run commands
 	// reached is where they leave what has reached them, in a folder of each session;
 	// "" if that is the session's workspace.
 	reached string
 	died    schema.Kind // of the result of one that died; "" if that is no error
+	// host hosts the tools, which the executor then finds; nil if it has them. began
+	// says in which folder a session works, where tools are not told.
+	host  func(p *place, tools []executor.Tool)
+	began func(session, dir string)
 }
 
 const (
@@ -219,10 +224,29 @@ func TestT16ContractOfACommandOfAFile(t *testing.T) {
 	}})
 }
 
+func TestT1ContractOfAToolOfAWorker(t *testing.T) {
+	var dirs sync.Map
+	testContract(t, contractKind{died: schema.ToolFailed, lacks: []string{"state", "away", "close"},
+		began: func(session, dir string) { dirs.Store(session, dir) },
+		host:  func(p *place, tools []executor.Tool) { p.hosts(tools...) },
+		tool: func(_ *testing.T, does string, _ func(string)) executor.Tool {
+			x := contractTool(does)
+			x.Run = func(ctx context.Context, c *executor.Invocation) (executor.Result, error) {
+				dir, _ := dirs.Load(c.Session)
+				return play(ctx, does, dir.(string), c)
+			}
+			return x
+		}})
+}
+
 // testContract holds the tools of a kind to what every tool is promised and
 // promises, at an executor.
 func testContract(t *testing.T, kind contractKind) {
-	p := newPlace(t, journaltest.NATSOptions{})
+	options := journaltest.NATSOptions{}
+	if kind.host != nil {
+		options.MaxPayload = 2 * len(contractFlood) // an answer is one message
+	}
+	p := newPlace(t, options)
 	var closed notes
 	var tools []executor.Tool
 	has := func(word string) bool { return !slices.Contains(kind.lacks, word) }
@@ -237,12 +261,23 @@ func testContract(t *testing.T, kind contractKind) {
 		func(x *executor.Tool) { x.Name, x.Timeout = "overdue", 100*time.Millisecond },
 	} {
 		x := kind.tool(t, []string{"echo", "echo", "slow"}[i], func(string) {})
-		more(&x)
-		tools = append(tools, x)
+		if more(&x); x.Name != "away" || has("away") {
+			tools = append(tools, x)
+		}
+	}
+	registered, workers := tools, (*executor.Workers)(nil)
+	if kind.host != nil {
+		registered, workers = nil, new(executor.Workers)
+		hosted := slices.Clone(tools)
+		for i, x := range tools {
+			workers.Tools = append(workers.Tools, executor.Vouched{Name: x.Name, Tier: &x.Tier, Phases: x.Phases, DryRun: x.DryRun})
+			hosted[i].Phases = nil
+		}
+		kind.host(p, hosted)
 	}
 	var registry *executor.Registry
-	n := p.node(tools, func(c *executor.Config) {
-		registry = c.Tools
+	n := p.node(registered, func(c *executor.Config) {
+		registry, c.Workers = c.Tools, workers
 		c.Policy = policy(t, "version: 1\nmode: auto\nrules:\n  - {name: never, do: deny, tool: '*', argument: {pointer: /text, matches: forbidden}}\n")
 	})
 	dirs := map[string]string{}
@@ -251,6 +286,9 @@ func testContract(t *testing.T, kind contractKind) {
 		dirs[session] = t.TempDir()
 		for _, x := range tools { // one may have died before, and its server with it
 			eventually(t, x.Name+" is there", func() bool { return x.Ready == nil || x.Ready() == nil })
+		}
+		if kind.began != nil {
+			kind.began(session, dirs[session])
 		}
 		if _, err := n.client.Open(within(t), executor.OpenRequest{Session: session, Workspace: dirs[session], Phase: phase}); err != nil {
 			t.Fatal(err)
@@ -279,10 +317,24 @@ func testContract(t *testing.T, kind contractKind) {
 		"specification as registered": func(t *testing.T, s string) {
 			begin(t, s, "")
 			answer, err := n.client.Tools(within(t), executor.ToolsRequest{Session: s})
-			if err != nil || len(answer.Tools) != len(tools)-1 { // one is not available
+			there := len(tools)
+			if has("away") {
+				there--
+			}
+			if err != nil || len(answer.Tools) != there {
 				t.Fatalf("%d tools, %v", len(answer.Tools), err)
 			}
 			for _, spec := range answer.Tools {
+				if kind.host != nil { // it also says by whom
+					var info executor.ToolInfo
+					if err := schema.Unmarshal(spec, &info); err != nil || info.Hosted == nil || !info.Hosted.Vouched || len(info.Hosted.Workers) != 1 {
+						t.Errorf("told is %s, %v", spec, err)
+					}
+					info.Hosted = nil
+					if spec, err = info.Tool().Spec(""); err != nil {
+						t.Error(err)
+					}
+				}
 				name := field[string](t, spec, "name")
 				i := slices.IndexFunc(tools, func(x executor.Tool) bool { return x.Name == name })
 				if want, err := tools[i].Spec(""); err != nil || !bytes.Equal(want, spec) {
@@ -316,6 +368,9 @@ func testContract(t *testing.T, kind contractKind) {
 				"available": {request("available", "away", `{}`), schema.PhaseDenied},
 				"unknown":   {request("unknown", "none", `{}`), schema.UnknownTool},
 			} {
+				if id == "available" && !has("away") {
+					continue
+				}
 				data := result(t, s, c.req)
 				wantKindOfResult(t, data, c.want)
 				if field[int](t, data, "attempt") != 0 {

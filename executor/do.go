@@ -208,6 +208,7 @@ func (s *session) recorded(c *replay.Call) (Answer, error) {
 // One that must run alone among its like waits for that first: whoever waits
 // holds no slot of the session.
 func (s *session) slot(f *flight) error {
+	s.x.workers.find(s.x.stopping, f.call.Name)
 	if closed(s.x.stopping.Done()) {
 		return s.stopped()
 	}

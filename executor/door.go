@@ -28,6 +28,9 @@ const (
 	headerHops      = "Steno-Hops"
 )
 
+// serviceName is what executors call themselves to NATS.
+const serviceName = "steno"
+
 // Version is the version of the service, in semver.
 const Version = "0.1.0"
 
@@ -75,7 +78,7 @@ const firstEndpoint = "call"
 // serve registers the micro service.
 func (x *Executor) serve() error {
 	svc, err := micro.AddService(x.cfg.Conn, micro.Config{
-		Name: "steno", Version: Version,
+		Name: serviceName, Version: Version,
 		Description:  "keeps the record of tool calls and runs them",
 		StatsHandler: x.stats,
 		Metadata:     x.metadata(),
@@ -84,7 +87,7 @@ func (x *Executor) serve() error {
 		return unavailable("the service cannot be registered", err)
 	}
 	x.service = svc
-	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, callsEndpoints, lateEndpoints, sessionEndpoints, appendEndpoints, resumeEndpoints, leaseEndpoints, approvalEndpoints) {
+	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, callsEndpoints, lateEndpoints, workerEndpoints, workersListEndpoints, sessionEndpoints, appendEndpoints, resumeEndpoints, leaseEndpoints, approvalEndpoints) {
 		opts := []micro.EndpointOpt{micro.WithEndpointMetadata(map[string]string{"request": e.request, "answer": e.answer, "errors": errorSchema})}
 		if e.direct {
 			opts = append(opts, micro.WithEndpointSubject(x.to()+e.subject), micro.WithEndpointQueueGroupDisabled())

@@ -85,6 +85,8 @@ type Config struct {
 	// request whose call waits for one is answered with backpressure at once, with
 	// details.approval_id. Once that is answered the same request gets the result.
 	Attended bool
+	// Workers says which tools that workers host on Conn may be called; nil: none.
+	Workers *Workers
 	// Repeat says how many calls with the same result are too many.
 	Repeat RepeatGuard
 	// Redact takes secrets out of all that is recorded or logged; nil has the
@@ -131,6 +133,7 @@ type Executor struct {
 	guard    guards        // the folders of Config.Protect
 	patient  chan struct{} // a slot for each request that waits for a person
 	replies  replies       // requests that are being handled
+	workers  *workers      // nil if there are none to be called
 	// passResult brings a late result to the holder of its session. It is set by
 	// New, since a verb may not lead to itself.
 	passResult func(session string, payload []byte) error
@@ -212,6 +215,9 @@ func New(cfg Config) (*Executor, error) {
 	}
 	x.log = slog.New(x.redact.Handler(x.log.Handler()))
 	x.load.less.L = &x.load.mu
+	if x.workers, err = newWorkers(x, cfg.Workers); err != nil {
+		return nil, err
+	}
 	x.ctx, x.cancel = context.WithCancel(context.Background())
 	x.stopping, x.stop = context.WithCancel(x.ctx)
 	x.passResult = func(session string, payload []byte) error {
@@ -229,6 +235,7 @@ func (x *Executor) Start(ctx context.Context) error {
 	if err := x.sameStore(ctx); err != nil {
 		return err
 	}
+	x.workers.begin(ctx) // calls that wait may need them
 	var q *queueDoor
 	if x.cfg.Queue {
 		var err error

@@ -64,6 +64,10 @@ func SetStopWait(x *Executor, d time.Duration) { x.stopWait = d }
 // SetRetryFirst makes deliveries of the queue come again sooner.
 func SetRetryFirst(x *Executor, d time.Duration) { x.retryFirst = d }
 
+// SetWorkerGrace makes an executor sooner give up on the answer of workers that are
+// gone.
+func SetWorkerGrace(x *Executor, d time.Duration) { x.workers.grace = d }
+
 // SetPatience makes a client give up sooner where nobody is there.
 func SetPatience(c *Client, d time.Duration) { c.patience = d }
 

@@ -30,6 +30,8 @@ const (
 func (call *Invocation) Progress(text string) {
 	if call.says != nil {
 		call.says.add(call, text)
+	} else if call.tell != nil {
+		call.tell(text)
 	}
 }
 

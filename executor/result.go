@@ -72,6 +72,8 @@ func (x *Executor) inspect(out *verdict) {
 		*t, out.marks = x.redact.Text(valid, at, out.marks)
 	}
 	r := &out.result
+	out.replaced += r.replaced
+	r.replaced = 0
 	if is, ok := out.err.(*schema.Error); ok {
 		e := *is // a verdict may be looked at twice, each time from its beginning
 		out.err = &e

@@ -39,6 +39,7 @@ type ToolInfo struct {
 	Confined    string         `json:"confined,omitzero"` // what is around the commands that it runs
 	Host        *Host          `json:"host,omitzero"`     // where it comes from; nil if it is of the executor's process
 	Away        string         `json:"away,omitzero"`     // why nobody can call it now
+	Hosted      *WorkerInfo    `json:"hosted,omitzero"`   // by whom, of a tool of workers
 	Input       jsontext.Value `json:"input"`
 	Output      jsontext.Value `json:"output,omitzero"`
 }
@@ -62,6 +63,9 @@ func (t Tool) Spec(format string) (jsontext.Value, error) {
 			if err := t.Ready(); err != nil {
 				info.Away = schema.AsError(err).Message
 			}
+		}
+		if t.hosts != nil {
+			info.Hosted = t.hosts()
 		}
 		v = info
 	case FormatMCP:

@@ -78,10 +78,11 @@ type Tool struct {
 	// Close is called by [Registry.Close]; it may be nil.
 	Close func() error
 
-	bad   error         // why Define could not make it
-	of    *registered   // what it is in its registry
-	asked time.Duration // the limit of its command, above which Timeout has some room; 0 is Timeout
-	walls func() string // what is around the commands that it runs; nil if it runs none
+	bad   error              // why Define could not make it
+	of    *registered        // what it is in its registry
+	asked time.Duration      // the limit of its command, above which Timeout has some room; 0 is Timeout
+	walls func() string      // what is around the commands that it runs; nil if it runs none
+	hosts func() *WorkerInfo // its workers; nil if it has none
 }
 
 // A Host is where a tool comes from.
@@ -110,6 +111,7 @@ type Invocation struct {
 	Workspace *Workspace     // nil if the session has none
 	of        *session       // whose call it is; nil for one of a test
 	says      *speech        // its progress; nil where nobody is told
+	tell      func(string)   // that of a call in a worker, in place of says
 	noFolder  error          // why it has one that cannot be used now
 	log       *slog.Logger   // of operators; nil discards
 	bare      bool           // its command goes without walls; set by tests only
@@ -133,6 +135,7 @@ type Result struct {
 	Output     string         // what the model may see
 	Bytes      int            // of the whole output, where Output holds only part of it
 	limit      int            // to which the tool has cut it, if not MaxOutput
+	replaced   int            // characters of it that were no Unicode, where they are replaced already
 	ExitCode   *int           // of a command; 128+n if signal n ended it
 	Summary    string         // one line for people
 	Content    jsontext.Value // content blocks, or nil

@@ -187,6 +187,7 @@ func (d *doctor) around(ctx context.Context) {
 	}
 	d.walls()
 	d.servers(ctx)
+	d.workers(ctx)
 	if d.a.nats != "" {
 		nc, err := dial(d.a.nats)
 		if err != nil {

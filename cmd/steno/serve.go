@@ -111,7 +111,10 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 		}
 		defer func() { s.Shutdown(); s.WaitForShutdown() }()
 		where = clientURL(s)
-		agent := o.Users[1]
+		agent, worker := o.Users[1], o.Users[2]
+		if err := savePrivate(a.workerFile(), natsContext{Description: "steno serve, for workers", URL: where, User: worker.Username, Password: worker.Password, Inbox: workerInbox}); err != nil {
+			return err
+		}
 		if err := savePrivate(a.agentFile(), natsContext{Description: "steno serve, for agents", URL: where, User: agent.Username, Password: agent.Password, Inbox: agentInbox}); err != nil {
 			return err
 		}
@@ -124,7 +127,7 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 	if err != nil {
 		return err
 	}
-	cfg.Queue, cfg.Sessions = true, sessions
+	cfg.Queue, cfg.Sessions, cfg.Workers = true, sessions, &executor.Workers{}
 	defer startServers(ctx, file, cfg).Close()
 	if a.nats != "" {
 		nc.SetDisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -153,13 +156,14 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 
 // credentials gives the server the users and passwords that it had before, and
 // makes them once: clients keep theirs over a restart, also over one that is
-// killed. One user may do everything, the other what an agent needs.
+// killed. One user may do everything, the others what an agent and a worker need.
 func (a *app) credentials(o *server.Options) error {
 	path := filepath.Join(a.dir, "nats", "credentials.json")
 	var c struct {
 		User     string `json:"user"`
 		Password string `json:"password"`
 		Agent    string `json:"agent_password"`
+		Worker   string `json:"worker_password"`
 	}
 	b, err := readPlain(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -168,13 +172,16 @@ func (a *app) credentials(o *server.Options) error {
 	if err == nil && json.Unmarshal(b, &c) == nil && c.User != "" && c.Password != "" {
 		o.Username, o.Password = c.User, c.Password
 	} else {
-		c.User, c.Password, c.Agent = o.Username, o.Password, ""
+		c.User, c.Password, c.Agent, c.Worker = o.Username, o.Password, "", ""
 	}
-	made := c.Agent == ""
-	if made {
-		c.Agent = rand.Text()
+	made := false
+	for _, password := range []*string{&c.Agent, &c.Worker} {
+		if *password == "" {
+			*password, made = rand.Text(), true
+		}
 	}
-	o.Users = []*server.User{{Username: o.Username, Password: o.Password}, {Username: agentUser, Password: c.Agent, Permissions: agentMay()}}
+	o.Users = []*server.User{{Username: o.Username, Password: o.Password}, {Username: agentUser, Password: c.Agent, Permissions: agentMay()},
+		{Username: workerUser, Password: c.Worker, Permissions: workerMay()}}
 	if !made {
 		return nil
 	}
@@ -196,6 +203,23 @@ func agentMay() *server.Permissions {
 		Publish: &server.SubjectPermission{Allow: []string{p + "call.*", p + "queue.*", p + "session.get", p + "session.list", p + "session.append",
 			p + "session.end", p + "session.resume", p + "session.tools", p + "calls.wait", "$SRV.PING.>", "$SRV.INFO.>"}},
 		Subscribe: &server.SubjectPermission{Allow: []string{agentInbox + ".>", p + "event.>"}},
+	}
+}
+
+// The user for workers.
+const (
+	workerUser  = "worker"
+	workerInbox = "_INBOX_WORKER"
+)
+
+// workerMay is what a worker needs: it takes calls of tools, answers what it was
+// asked, as often as it has progress to tell, and brings results that came too
+// late. It makes no calls and reads no session.
+func workerMay() *server.Permissions {
+	return &server.Permissions{
+		Publish:   &server.SubjectPermission{Allow: []string{"steno.v1.calls.result.*"}},
+		Subscribe: &server.SubjectPermission{Allow: []string{"steno.tool.>", "$SRV.>", workerInbox + ".>"}},
+		Response:  &server.ResponsePermission{MaxMsgs: -1, Expires: 2 * time.Hour},
 	}
 }
 
@@ -255,10 +279,11 @@ func (a *app) tellServing(store, where string) error {
 		URL     string `json:"url,omitzero"`
 		Context string `json:"context,omitzero"`
 		Agent   string `json:"agent,omitzero"`
+		Worker  string `json:"worker,omitzero"`
 	}{Store: store}
 	switch {
 	case a.nats == "":
-		v.URL, v.Context, v.Agent = where, a.contextFile(), a.agentFile()
+		v.URL, v.Context, v.Agent, v.Worker = where, a.contextFile(), a.agentFile(), a.workerFile()
 	case strings.Contains(a.nats, "://"):
 		v.URL = withoutSecrets(a.nats)
 	default:
@@ -279,7 +304,7 @@ func (a *app) tellServing(store, where string) error {
 		return nil
 	}
 	if v.Agent != "" {
-		if _, err := fmt.Fprintf(a.out, "agents   %s\n", v.Agent); err != nil {
+		if _, err := fmt.Fprintf(a.out, "agents   %s\nworkers  %s\n", v.Agent, v.Worker); err != nil {
 			return err
 		}
 	}
@@ -337,6 +362,8 @@ func readPlain(path string) ([]byte, error) {
 }
 
 func (a *app) agentFile() string { return filepath.Join(a.dir, "nats", "agent.json") }
+
+func (a *app) workerFile() string { return filepath.Join(a.dir, "nats", "worker.json") }
 
 func (a *app) contextFile() string { return filepath.Join(a.dir, "nats", "context.json") }
 

@@ -23,8 +23,8 @@ func (a *app) toolCommand() *cobra.Command {
 	var session, format string
 	ls := &cobra.Command{
 		Use: "ls", Short: "list the tools there are, or those that a session admits now",
-		Long: "ls lists the tools that this command would run: the built-in ones and those of --tools. With --session it asks who\n" +
-			"holds that session, through the serve on this store or the server of --nats, which tools the session admits now.",
+		Long: "ls lists the tools that this command would run: the built-in ones and those of --tools, and what workers host for the\n" +
+			"serve on this store, or on the server of --nats. With --session it asks who holds that session which tools it admits now.",
 		Example: "  steno tool ls\n  steno tool ls --tools tools.yaml -o jsonl\n  steno tool ls --session demo", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error { return a.listTools(c.Context(), session) },
 	}
@@ -36,17 +36,24 @@ func (a *app) toolCommand() *cobra.Command {
 			"default has all there is.",
 		Example: "  steno tool show read\n  steno tool show send_notice --tools tools.yaml --format mcp", Args: exactly("TOOL"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := a.onlyHere(); err != nil {
-				return err
-			}
 			reg, servers, err := a.registry(c.Context())
 			if err != nil {
 				return err
 			}
 			defer servers.Close()
 			t, err := reg.Get(args[0])
-			if err != nil {
-				return err
+			if err != nil || a.nats != "" {
+				hosted, asked := a.hostedTool(c.Context(), args[0])
+				switch {
+				case asked != nil:
+					return asked
+				case hosted != nil:
+					t = *hosted
+				case err == nil: // of this command, which is not the server's
+					return schema.Errorf(schema.UnknownTool, "no worker hosts a tool %s there", args[0])
+				default:
+					return err
+				}
 			}
 			return a.showTool(t, format)
 		},
@@ -85,19 +92,19 @@ func (a *app) registry(ctx context.Context) (*executor.Registry, *mcp.Servers, e
 	return reg, startServers(ctx, file, cfg), nil
 }
 
-// onlyHere refuses --nats where nobody is asked there.
-func (a *app) onlyHere() error {
-	if a.nats == "" {
-		return nil
-	}
-	return usage("the tools of a server are those that a session of it admits").With("next", "run: steno tool ls --session SESSION --nats SERVER")
-}
-
 // specs are the tools of this command's own executor, or of a session.
 func (a *app) specs(ctx context.Context, session string) (specs []jsontext.Value, servers []mcp.Status, err error) {
 	if session == "" {
-		if err := a.onlyHere(); err != nil {
+		hosted, _, err := a.hosted(ctx)
+		if err != nil {
 			return nil, nil, err
+		}
+		for _, r := range hosted.Refused {
+			fmt.Fprintf(a.err, "not used: %s: %s\n", inert(r.Worker), inert(r.Why))
+		}
+		defer func() { specs = append(specs, hosted.Tools...) }()
+		if a.nats != "" {
+			return nil, nil, nil
 		}
 		reg, all, err := a.registry(ctx)
 		if err != nil {
@@ -175,6 +182,9 @@ func flagsOf(t executor.ToolInfo) string {
 		if f.set {
 			words = append(words, f.word)
 		}
+	}
+	if t.Hosted != nil {
+		words = append(words, aboutWorkers(t.Hosted))
 	}
 	return strings.Join(words, " ")
 }
