@@ -187,12 +187,13 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"to-result": "steno.v1.to." + n.holder + ".result.*", "to-wait": "steno.v1.to." + n.holder + ".wait.*", "to-cancel": "steno.v1.to." + n.holder + ".cancel.*", "to-resolve": "steno.v1.to." + n.holder + ".resolve.*",
 		"approval-list": "steno.v1.approval.list", "approval-answer": "steno.v1.approval.answer", "to-approve": "steno.v1.to." + n.holder + ".approve.*",
 		"lease-list": "steno.v1.lease.list", "lease-get": "steno.v1.lease.get", "to-release": "steno.v1.to." + n.holder + ".release.*",
+		"calls-result": "steno.v1.calls.result.*", "workers-list": "steno.v1.workers.list",
 	} {
 		if subjects[name] != want {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 34 {
+	if len(info.Endpoints) != 36 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 

@@ -19,7 +19,8 @@
 // # Writing a tool
 //
 // [Define] makes a tool of a function, [LoadTools] makes tools of commands, and a
-// [Tool] can be written out. A [Registry] compiles their schemas and says what
+// [Tool] can be written out. [HostTools] hosts tools in another process, a worker,
+// which executors with [Config.Workers] find and call. A [Registry] compiles their schemas and says what
 // is wrong with them.
 //
 // What a call goes through, in this order: the tool is looked up; its arguments

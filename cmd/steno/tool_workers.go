@@ -20,6 +20,9 @@ const workersWait = 10 * time.Second
 func (a *app) hosted(ctx context.Context) (answer executor.WorkersAnswer, ok bool, err error) {
 	var nc *nats.Conn
 	if a.nats != "" {
+		if err := a.notElsewhere(); err != nil {
+			return answer, false, err
+		}
 		nc, err = dial(a.nats)
 	} else if served, e := a.served(); e != nil || !served {
 		return answer, false, nil // what is wrong with the store is not for this command to say
