@@ -10,9 +10,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -22,14 +22,6 @@ import (
 	"steno/executor"
 	"steno/schema"
 )
-
-// An exchange is what is seen of a call by HTTP while it is on its way.
-type exchange struct {
-	status atomic.Int32
-	long   atomic.Bool
-}
-
-type exchangeKey struct{}
 
 // call sends a call to the server and waits for its answer.
 func (s *server) call(ctx context.Context, original string, call *executor.Invocation) (executor.Result, error) {
@@ -49,7 +41,10 @@ func (s *server) call(ctx context.Context, original string, call *executor.Invoc
 	if err != nil {
 		return executor.Result{}, s.failure(ctx, l, seen, err)
 	}
-	text, err := stdjson.Marshal(res)
+	if raw := seen.raw.Load(); raw != nil {
+		return result(jsontext.Value(*raw))
+	}
+	text, err := stdjson.Marshal(res) // it came in a way that nobody takes results out of
 	if err != nil {
 		return executor.Result{}, noResult().Cause(err)
 	}
@@ -93,12 +88,13 @@ func (s *server) failure(ctx context.Context, l *link, seen *exchange, err error
 	}
 	var says *jsonrpc.Error
 	var dialled *net.OpError
+	var web *url.Error // no answer by HTTP
 	status := seen.status.Load()
 	switch {
 	case errors.As(err, &says) && says.Code == codeLong, seen.long.Load():
 		return schema.Errorf(schema.PayloadTooLarge, "the tool ran, and its answer is longer than %d MiB", maxMessage>>20).
 			With("server", s.cfg.Name).With("next", "look whether it took effect; have it answer less, or by a file")
-	case errors.As(err, &says):
+	case errors.As(err, &says) && !errors.As(err, &web):
 		return schema.Errorf(schema.ToolFailed, "the MCP server answers with an error: %s", clean(says.Message)).
 			With("server", s.cfg.Name).With("code", says.Code)
 	case errors.As(err, &dialled) && dialled.Op == "dial":

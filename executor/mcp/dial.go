@@ -3,11 +3,7 @@ package mcp
 import (
 	"bytes"
 	"errors"
-	"io"
 	"log/slog"
-	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,16 +12,23 @@ import (
 	"steno/executor"
 )
 
-// dial gives the way to the server. end ends what has been started for it; it says
-// how a program ended that had ended before.
-func (s *server) dial() (transport sdk.Transport, end func() error, err error) {
+// A way leads to a server.
+type way struct {
+	sdk.Transport
+	// end ends what has been started for it, and says how a program ended that had
+	// ended before. It is called before the connection is closed, over afterwards.
+	end  func() error
+	over func()
+}
+
+func (s *server) dial() (*way, error) {
 	if s.cfg.URL != "" {
 		return s.dialHTTP()
 	}
 	words := &stderr{log: s.log}
 	child, err := executor.StartChild(executor.ChildSpec{Argv: s.cfg.Argv, Dir: s.cfg.Dir, Env: s.cfg.Env, Protect: s.all.opts.Protect, Stderr: words})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	odd := 0
 	out := newLines(child.Out, func(text []byte) {
@@ -33,7 +36,7 @@ func (s *server) dial() (transport sdk.Transport, end func() error, err error) {
 			s.log.Warn("an MCP server prints what is no message; it is left out", "text", clean(string(text)))
 		}
 	})
-	end = sync.OnceValue(func() error {
+	end := sync.OnceValue(func() error {
 		by := false // us
 		select {
 		case <-child.Done():
@@ -50,7 +53,7 @@ func (s *server) dial() (transport sdk.Transport, end func() error, err error) {
 		}
 		return errors.New("it ended by itself")
 	})
-	return &sdk.IOTransport{Reader: out, Writer: patientWriter{child.In}}, end, nil
+	return &way{tapped{&sdk.IOTransport{Reader: out, Writer: patientWriter{child.In}}}, end, func() {}}, nil
 }
 
 const (
@@ -99,85 +102,3 @@ func (w *stderr) tell() {
 		w.log.Warn("an MCP server says", "text", text)
 	}
 }
-
-// dialHTTP is dial for a server that is reached by HTTP.
-func (s *server) dialHTTP() (sdk.Transport, func() error, error) {
-	at, err := url.Parse(s.cfg.URL)
-	if err != nil {
-		return nil, nil, err
-	}
-	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.TLSHandshakeTimeout = dialWait
-	client := &http.Client{
-		Transport: &carrier{base: base, at: at, headers: s.cfg.Headers},
-		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if req.URL.Scheme != at.Scheme || req.URL.Host != at.Host || len(via) > 3 {
-				return errors.New("it leads to another place")
-			}
-			return nil
-		},
-	}
-	end := func() error { base.CloseIdleConnections(); return nil }
-	return &sdk.StreamableClientTransport{Endpoint: s.cfg.URL, HTTPClient: client}, end, nil
-}
-
-const dialWait = 10 * time.Second
-
-// A carrier sends requests with the operator's headers, which go nowhere else, and
-// reads no message that is too long.
-type carrier struct {
-	base    http.RoundTripper
-	at      *url.URL
-	headers map[string]string
-}
-
-func (c *carrier) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme != c.at.Scheme || req.URL.Host != c.at.Host {
-		return nil, errors.New("it is another place")
-	}
-	req = req.Clone(req.Context())
-	for k, v := range c.headers {
-		req.Header.Set(k, v)
-	}
-	res, err := c.base.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	seen, _ := req.Context().Value(exchangeKey{}).(*exchange)
-	if seen != nil {
-		seen.status.Store(int32(res.StatusCode))
-	}
-	kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
-	res.Body = &body{from: res.Body, seen: seen, events: strings.TrimSpace(kind) == "text/event-stream"}
-	return res, nil
-}
-
-// A body is an answer by HTTP of which no message is too long.
-type body struct {
-	from   io.ReadCloser
-	seen   *exchange // nil where nobody asks
-	events bool      // it is a stream of events, which an empty line ends
-	since  int       // bytes of the message that is read
-	last   byte
-}
-
-func (b *body) Read(p []byte) (int, error) {
-	n, err := b.from.Read(p)
-	for _, c := range p[:n] {
-		if b.since++; c == '\n' && b.last == '\n' && b.events {
-			b.since = 0
-		}
-		if c != '\r' {
-			b.last = c
-		}
-		if b.since > maxMessage {
-			if b.seen != nil {
-				b.seen.long.Store(true)
-			}
-			return 0, errLong
-		}
-	}
-	return n, err
-}
-
-func (b *body) Close() error { return b.from.Close() }

@@ -3,6 +3,7 @@ package mcp_test
 import (
 	"context"
 	"encoding/json" // of the SDK's values
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,10 +27,11 @@ type web struct {
 	refuse  atomic.Int32 // the status of every answer, 0 for its own
 	entered chan struct{}
 	left    chan struct{} // a call was told to end
+	stop    chan struct{}
 }
 
 func newWeb() *web {
-	w := &web{mcp: sdk.NewServer(&sdk.Implementation{Name: "web", Version: "1"}, nil), entered: make(chan struct{}, 9), left: make(chan struct{}, 9)}
+	w := &web{mcp: sdk.NewServer(&sdk.Implementation{Name: "web", Version: "1"}, nil), entered: make(chan struct{}, 9), left: make(chan struct{}, 9), stop: make(chan struct{})}
 	w.auth.Store("")
 	add := func(name string, do func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error)) {
 		w.mcp.AddTool(&sdk.Tool{Name: name, Description: "Does " + name + ".", InputSchema: json.RawMessage(rawInput)},
@@ -55,8 +57,8 @@ func newWeb() *web {
 	})
 	add("break", func(ctx context.Context, _ *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		go w.CloseClientConnections()
-		<-ctx.Done()
-		return nil, ctx.Err()
+		<-w.stop
+		return nil, errors.New("stopped")
 	})
 	w.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return w.mcp }, nil)
 	w.Server = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, req *http.Request) {
@@ -78,6 +80,7 @@ func TestAnMCPServerByHTTP(t *testing.T) {
 	defer w.Close()
 	b := idle(t)
 	defer func() { b.all.Close() }()
+	defer close(w.stop)
 	b.startAs(executor.MCPServer{Name: "raw", URL: w.URL, Headers: map[string]string{"Authorization": "Bearer abc-123456"}})
 	b.want("echo", `{"n":12345678901234567890}`, `{"n":12345678901234567890}`)
 	if got := w.auth.Load(); got != "Bearer abc-123456" {
@@ -135,6 +138,8 @@ func TestAnMCPServerByHTTPThatGoesAway(t *testing.T) {
 	b := idle(t).startAs(executor.MCPServer{Name: "raw", URL: w.URL})
 	b.want("echo", `{}`, `{}`)
 	addr := w.Listener.Addr().String()
+	w.Listener.Close()
+	w.CloseClientConnections()
 	w.Close()
 	tool, err := b.reg.Get("raw_echo")
 	if err != nil {

@@ -97,6 +97,7 @@ func (r *raw) answer(id json.RawMessage, result string) {
 
 func (r *raw) hear(m *rawMessage) {
 	switch m.Method {
+	case "": // an answer
 	case "initialize":
 		if r.mode == "silent" {
 			return
@@ -185,7 +186,7 @@ func (r *raw) call(m *rawMessage) {
 		r.say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{"message":"your password?","requestedSchema":{"type":"object"}}}` + "\n")
 		r.answer(m.ID, text("mine"))
 	case "flood":
-		for range 100_000 {
+		for range 5_000 {
 			_, _ = r.out.WriteString(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + token + `,"progress":1,"message":"on and on"}}` + "\n" +
 				`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"on and on"}}` + "\n")
 		}

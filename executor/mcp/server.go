@@ -103,13 +103,19 @@ func (s *server) run(ctx context.Context) {
 func (s *server) live(ctx context.Context) (lived time.Duration, err error) {
 	start, cancel := context.WithTimeout(ctx, s.wait.connect)
 	defer cancel()
-	transport, end, err := s.dial()
+	to, err := s.dial()
 	if err != nil {
 		return 0, err
 	}
-	session, err := s.connect(start, transport)
+	defer to.over()
+	session, err := s.connect(start, to)
 	if err != nil {
-		if said := end(); said != nil { // a program says more by how it ended
+		late := start.Err() != nil
+		said := to.end()
+		switch {
+		case late && ctx.Err() == nil:
+			err = fmt.Errorf("it has not answered within %s", s.wait.connect)
+		case said != nil: // a program says more by how it ended
 			err = said
 		}
 		return 0, err
@@ -120,7 +126,7 @@ func (s *server) live(ctx context.Context) (lived time.Duration, err error) {
 	go func() { ended <- session.Wait() }()
 	defer func() {
 		l.cut() // calls end first: who closes waits for them
-		said := end()
+		said := to.end()
 		_ = session.Close()
 		if heard := <-ended; err == nil {
 			err = cmp.Or(said, heard, errors.New("it has closed the connection"))
@@ -173,7 +179,7 @@ func (s *server) connect(ctx context.Context, transport sdk.Transport) (*sdk.Cli
 				_ = w.session.Close()
 			}
 		}()
-		return nil, fmt.Errorf("it has not answered within %s", s.wait.connect)
+		return nil, ctx.Err()
 	}
 }
 
