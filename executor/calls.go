@@ -204,7 +204,7 @@ func nextResolve(session, id string) string {
 func nextOf(session string, c *replay.Call) string {
 	switch {
 	case c.Waiting != nil:
-		return "it waits for a person; run: steno approvals ls --session " + session
+		return "it waits for a person; run: steno approvals allow " + inShell(session, c.ID) + ", or deny"
 	case c.Result == nil && c.State == replay.Unknown:
 		return "it runs, or its executor is dead: the next call of the session settles it then; run: steno lease show " + session
 	case c.Result == nil:

@@ -60,7 +60,8 @@ func (x *Executor) patiently(ctx context.Context, room chan struct{}, try func()
 			return err
 		}
 		if err := enter(x.patient); err != nil {
-			return schema.Errorf(schema.Backpressure, "%d requests wait for a person's answer", cap(x.patient)).With("session", session)
+			return schema.Errorf(schema.Backpressure, "%d requests wait for a person's answer", cap(x.patient)).With("session", session).
+				With("next", "answer what waits: steno approvals ls; then send the call again")
 		}
 		<-room
 		err = x.patience(ctx, session, call)

@@ -57,6 +57,7 @@ type OpenCall struct {
 	Kind       schema.Kind `json:"kind,omitzero"` // of its result
 	ApprovalID string      `json:"approval_id,omitzero"`
 	Expires    string      `json:"expires_at,omitzero"`
+	Next       string      `json:"next"` // what can be done about it
 }
 
 // maxOpenCalls bounds the calls of an answer, maxMessages the bytes of its
@@ -71,7 +72,7 @@ const (
 		`"after":{"type":"integer","minimum":0},"as_of":{"type":"integer","minimum":0}}}`
 	resumeAnswerSchema = `{"type":"object","required":["ok","session","head","epoch","how","calls","open"],"properties":{"ok":{"const":true},"session":{"type":"string"},` +
 		`"head":{"type":"string"},"epoch":{"type":"integer"},"how":{"type":"string"},"calls":{"type":"object","additionalProperties":{"type":"integer"}},` +
-		`"open":{"type":"array","items":{"type":"object","required":["call_id","name","seq","state"]}},"omitted":{"type":"integer"},` +
+		`"open":{"type":"array","items":{"type":"object","required":["call_id","name","seq","state","next"]}},"omitted":{"type":"integer"},` +
 		`"messages":{"type":"array","items":{"type":"object"}},"more":{"type":"boolean"},"as_of":{"type":"integer"}}}`
 )
 
@@ -166,14 +167,14 @@ func resumptionOf(id string, st *replay.State, running map[string]bool) ResumeAn
 		if c.Result != nil && !c.Result.Open() {
 			continue
 		}
-		o := OpenCall{CallID: c.ID, Name: c.Name, Seq: c.Seq, State: string(c.State)}
+		o := OpenCall{CallID: c.ID, Name: c.Name, Seq: c.Seq, State: string(c.State), Next: nextOf(id, c)}
 		switch {
 		case c.Result != nil:
 			o.Kind = c.Result.Kind
 		case c.Waiting != nil:
 			o.State, o.ApprovalID, o.Expires = "waiting", c.Waiting.ID, c.Waiting.Expires
 		case running[c.ID]:
-			o.State = "running"
+			o.State, o.Next = "running", "run: steno calls wait "+inShell(id, c.ID)
 		}
 		if len(a.Open) == maxOpenCalls {
 			a.Omitted++

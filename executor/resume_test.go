@@ -52,7 +52,7 @@ func TestS7AResumeSettlesOnceAndGivesTheMessages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(a.Open) != 1 || a.Open[0].CallID != "started" || a.Open[0].State != "interrupted" || a.Open[0].Kind != schema.Interrupted || a.Calls["ok"] != 3 || a.Epoch != uint64(round+2) {
+			if len(a.Open) != 1 || a.Open[0].CallID != "started" || a.Open[0].State != "interrupted" || a.Open[0].Kind != schema.Interrupted || !strings.Contains(a.Open[0].Next, "steno calls resolve s1 started --reason WHY") || a.Calls["ok"] != 3 || a.Epoch != uint64(round+2) {
 				t.Errorf("round %d: %+v", round, a)
 			}
 			b, _ := json.Marshal(a.Messages)

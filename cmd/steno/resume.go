@@ -70,7 +70,7 @@ func (a *app) resume(ctx context.Context, req executor.ResumeRequest) (err error
 		if o.Kind != "" && string(o.Kind) != state {
 			state += " (" + string(o.Kind) + ")"
 		}
-		rows = append(rows, []string{"open", o.CallID + "  " + o.Name + "  " + state}, []string{"next", a.here(openNext(r.Session, o))})
+		rows = append(rows, []string{"open", o.CallID + "  " + o.Name + "  " + state}, []string{"next", a.here(o.Next)})
 	}
 	if r.Omitted > 0 {
 		rows = append(rows, []string{"open", a.here(fmt.Sprintf("%d more; run: steno calls ls %s --open", r.Omitted, r.Session))})
@@ -84,18 +84,4 @@ func (a *app) resume(ctx context.Context, req executor.ResumeRequest) (err error
 		}
 	}
 	return nil
-}
-
-// openNext says what to do about a call that is open.
-func openNext(session string, o executor.OpenCall) string {
-	call := session + " " + shellWord(o.CallID)
-	switch {
-	case o.State == "waiting":
-		return "run: steno approvals allow " + call + ", or deny"
-	case o.Kind != "":
-		return "look whether the tool took effect, then run: steno calls resolve " + call + " --reason WHY with --succeeded, --failed or --retry"
-	case o.State == "running":
-		return "run: steno calls wait " + call
-	}
-	return "run: steno calls show " + call
 }
