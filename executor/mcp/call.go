@@ -131,7 +131,7 @@ func result(text []byte) (executor.Result, error) {
 		return executor.Result{}, noResult().Cause(err)
 	}
 	if a.Type == "input_required" {
-		return executor.Result{}, schema.Errorf(schema.ToolFailed, "the tool asks for more before it goes on, and steno cannot ask anybody for it").
+		return executor.Result{}, schema.Errorf(schema.ToolFailed, "the tool asks for more before it goes on, and nobody is asked for it here").
 			With("next", "give it what it needs as arguments, or use a tool that does not ask")
 	}
 	res := executor.Result{OK: !a.IsError, Structured: a.Structured}
