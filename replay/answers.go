@@ -26,6 +26,7 @@ func ResultText(result []byte) (text, note string, failed bool, err error) {
 		Error      jsontext.Value `json:"error"`
 		ExitCode   *int           `json:"exit_code"`
 		Structured jsontext.Value `json:"structured"`
+		Content    jsontext.Value `json:"content"`
 		Repeat     struct {
 			Count int `json:"count"`
 		} `json:"repeat"`
@@ -39,6 +40,8 @@ func ResultText(result []byte) (text, note string, failed bool, err error) {
 		text = string(v.Error)
 	case text == "" && v.ExitCode == nil && len(v.Structured) > 0:
 		text = string(v.Structured)
+	case text == "" && len(v.Content) > 0:
+		text = textOf(v.Content)
 	}
 	if v.ExitCode != nil && *v.ExitCode != 0 {
 		text = strings.TrimSuffix(text, "\n") + "\nexit code " + strconv.Itoa(*v.ExitCode)
@@ -104,6 +107,7 @@ type block struct {
 	ToolCallID string         `json:"tool_call_id"`
 	Name       string         `json:"name"`
 	Text       string         `json:"text"`
+	Refusal    string         `json:"refusal"`
 	Content    jsontext.Value `json:"content"`
 	Output     jsontext.Value `json:"output"`
 	IsError    bool           `json:"is_error"`
@@ -115,25 +119,80 @@ type block struct {
 	} `json:"function"`
 }
 
-// blocks reads the content of a message. What has no form that is known is
-// carried as it is.
+// blocks reads the content of a message: a text, a list, or a whole message as
+// OpenAI gives it. What has no form that is known is carried as it is.
 func blocks(content jsontext.Value) []block {
 	var list []jsontext.Value
 	switch {
 	case len(content) == 0:
-	case content[0] == '"':
-		return []block{{raw: content, Type: "text", Text: string(plain(content))}}
-	case content[0] != '[' || schema.Unmarshal(content, &list) != nil:
+		return nil
+	case content[0] == '[':
+		if schema.Unmarshal(content, &list) != nil {
+			list = []jsontext.Value{content}
+		}
+	case content[0] == '{':
+		var m struct {
+			Role    string           `json:"role"`
+			Content jsontext.Value   `json:"content"`
+			Calls   []jsontext.Value `json:"tool_calls"`
+		}
+		if schema.Unmarshal(content, &m) == nil && (m.Role == "assistant" || m.Role == "user") {
+			out := blocks(m.Content)
+			for _, raw := range m.Calls {
+				out = append(out, blockOf(raw))
+			}
+			return out
+		}
+		fallthrough
+	default:
 		list = []jsontext.Value{content}
 	}
 	out := make([]block, len(list))
 	for i, raw := range list {
-		if raw[0] != '{' || schema.Unmarshal(raw, &out[i]) != nil {
-			out[i] = block{}
-		}
-		out[i].raw = raw
+		out[i] = blockOf(raw)
 	}
 	return out
+}
+
+func blockOf(raw jsontext.Value) (b block) {
+	switch {
+	case raw[0] == '"':
+		b = block{Type: "text", Text: string(plain(raw))}
+	case raw[0] != '{' || schema.Unmarshal(raw, &b) != nil:
+		b = block{}
+	}
+	b.raw = raw
+	return b
+}
+
+// text is what the block says, if that is all that it does. What no provider
+// knows is said as it stands.
+func (b *block) text() (text string, ok bool) {
+	switch b.Type {
+	case "text", "input_text", "output_text":
+		return b.Text, true
+	case "refusal":
+		return b.Refusal, true
+	case "":
+		return string(b.raw), string(b.raw) != "null"
+	}
+	return "", false
+}
+
+// textOf is content as text, for where there can be nothing else. What is no text is
+// named.
+func textOf(content jsontext.Value) string {
+	var texts []string
+	for _, b := range blocks(content) {
+		text, ok := b.text()
+		switch {
+		case ok:
+			texts = append(texts, text)
+		case b.Type != "":
+			texts = append(texts, "["+b.Type+", which is not shown here]")
+		}
+	}
+	return strings.Join(texts, "\n")
 }
 
 // call is the id of the call that the block is, "" if it is none.

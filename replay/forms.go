@@ -1,7 +1,9 @@
 package replay
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -40,11 +42,12 @@ type anthropicForm struct {
 	begun  bool
 }
 
-// maxTogether bounds what is put into one message because the role stays.
-const maxTogether = 256 << 10
+// maxTogether bounds what is put into one message because the role stays. The
+// answers to the calls of one turn stand in one message, whatever they take.
+const maxTogether = 8 << 20
 
 func (a *anthropicForm) add(role string, block jsontext.Value, yield func(jsontext.Value) bool) bool {
-	if role != a.role || len(a.blocks) > maxTogether {
+	if role != a.role {
 		if !a.end(yield) {
 			return false
 		}
@@ -75,17 +78,21 @@ func (a *anthropicForm) end(yield func(jsontext.Value) bool) bool {
 	return yield(o.Bytes())
 }
 
+// speaks reports whether a block is more than white space, which Anthropic
+// refuses.
+func speaks(text string) bool { return strings.TrimSpace(text) != "" }
+
 func textBlock(text jsontext.Value) jsontext.Value {
 	var o schema.Object
 	return o.Text("type", "text").Raw("text", text).Bytes()
 }
 
 func (a *anthropicForm) group(g *group, yield func(jsontext.Value) bool) bool {
+	if len(a.blocks) > maxTogether && !a.end(yield) {
+		return false
+	}
 	if g.user {
 		for _, v := range userBlocks(g.said[0]) {
-			if v[0] == '"' {
-				v = textBlock(v)
-			}
 			if !a.add("user", v, yield) {
 				return false
 			}
@@ -104,7 +111,7 @@ func (a *anthropicForm) group(g *group, yield func(jsontext.Value) bool) bool {
 			v = ownReasoning(m)
 		case !m.declared || last == nil:
 			var o schema.Object
-			v = []jsontext.Value{o.Text("type", "tool_use").Text("id", m.id).Text("name", m.Name).Raw("input", argsOf(m)).Bytes()}
+			v = []jsontext.Value{o.Text("type", "tool_use").Text("id", m.id).Text("name", shownName(m.Name)).Raw("input", argsOf(m)).Bytes()}
 		}
 		for _, v := range v {
 			if !a.add("assistant", v, yield) {
@@ -114,7 +121,7 @@ func (a *anthropicForm) group(g *group, yield func(jsontext.Value) bool) bool {
 	}
 	for _, m := range g.answers {
 		var o schema.Object
-		o.Text("type", "tool_result").Text("tool_use_id", m.id).Raw("content", m.Content)
+		o.Text("type", "tool_result").Text("tool_use_id", m.id).Raw("content", anthropicAnswer(m))
 		if m.Failed {
 			o.Bool("is_error", true)
 		}
@@ -125,6 +132,32 @@ func (a *anthropicForm) group(g *group, yield func(jsontext.Value) bool) bool {
 	return true
 }
 
+// anthropicAnswer is the content of an answer: a text, or blocks.
+func anthropicAnswer(m *Message) jsontext.Value {
+	text := ""
+	if m.Content[0] == '[' {
+		if !slices.ContainsFunc(blocks(m.Content), func(b block) bool { return b.raw[0] != '{' || b.Type == "" || b.Type == "text" && !speaks(b.Text) }) {
+			return m.Content
+		}
+		text = textOf(m.Content)
+	} else if text = string(plain(m.Content)); m.Content[0] != '"' {
+		text = textOf(m.Content)
+	}
+	if m.Failed && text == "" { // a failure must say something
+		text = "[it failed, and said nothing]"
+	}
+	return quoted(text)
+}
+
+// shownName is the name of a tool as every provider takes it: a call of a tool that
+// there is not may have any.
+func shownName(name string) string {
+	if schema.ValidToolName(name) {
+		return name
+	}
+	return cmp.Or(schema.ToolName(name), "unnamed")
+}
+
 // assistant is the content of a message, with the calls in it as they are
 // shown.
 func (a *anthropicForm) assistant(g *group, m *Message, list []block) (out []jsontext.Value) {
@@ -132,10 +165,12 @@ func (a *anthropicForm) assistant(g *group, m *Message, list []block) (out []jso
 	for i := range list {
 		b := &list[i]
 		id := b.call()
+		text, said := b.text()
 		switch {
-		case b.Type == "text" && b.Text == "":
-		case b.raw[0] == '"':
-			out = append(out, textBlock(b.raw))
+		case said && !speaks(text):
+		case said:
+			out = append(out, textOr(b, text))
+		case id == "" && b.Type == "":
 		case id == "":
 			out = append(out, b.raw)
 		case calls[id] != nil:
@@ -146,7 +181,7 @@ func (a *anthropicForm) assistant(g *group, m *Message, list []block) (out []jso
 				continue
 			}
 			var o schema.Object
-			out = append(out, o.Text("type", "tool_use").Text("id", shown).Text("name", b.name()).Raw("input", b.args()).Bytes())
+			out = append(out, o.Text("type", "tool_use").Text("id", shown).Text("name", shownName(b.name())).Raw("input", b.args()).Bytes())
 		}
 	}
 	return out
@@ -190,11 +225,24 @@ func argsOf(m *Message) jsontext.Value {
 // those.
 func userBlocks(m *Message) (out []jsontext.Value) {
 	for _, b := range blocks(m.Content) {
-		if b.answers() == "" && (b.Type != "text" || b.Text != "") {
+		text, said := b.text()
+		switch {
+		case b.answers() != "" || said && !speaks(text):
+		case said:
+			out = append(out, textOr(&b, text))
+		case b.Type != "":
 			out = append(out, b.raw)
 		}
 	}
 	return out
+}
+
+// textOr is a block of text: as its provider gave it, where all know that.
+func textOr(b *block, text string) jsontext.Value {
+	if b.Type == "text" && b.raw[0] == '{' {
+		return b.raw
+	}
+	return textBlock(quoted(text))
 }
 
 type openAIForm struct{}
@@ -210,12 +258,12 @@ func (*openAIForm) group(g *group, yield func(jsontext.Value) bool) bool {
 		switch m.Role {
 		case "assistant":
 			for _, b := range blocks(m.Content) {
-				if b.Type == "text" && b.Text != "" {
-					texts = append(texts, quoted(b.Text))
+				if text, said := b.text(); said && speaks(text) {
+					texts = append(texts, quoted(text))
 				}
 			}
 		case "call":
-			calls = append(calls, openAICall(m.id, m.Name, argsOf(m)))
+			calls = append(calls, openAICall(m.id, shownName(m.Name), argsOf(m)))
 		}
 	}
 	if len(texts) > 0 || len(calls) > 0 {
@@ -241,7 +289,11 @@ func (*openAIForm) group(g *group, yield func(jsontext.Value) bool) bool {
 	}
 	for _, m := range g.answers {
 		var o schema.Object
-		if !yield(o.Text("role", "tool").Text("tool_call_id", m.id).Raw("content", m.Content).Bytes()) {
+		content := m.Content
+		if content[0] != '"' { // there is only text
+			content = quoted(textOf(content))
+		}
+		if !yield(o.Text("role", "tool").Text("tool_call_id", m.id).Raw("content", content).Bytes()) {
 			return false
 		}
 	}
@@ -260,10 +312,12 @@ func openAIUser(parts []jsontext.Value, yield func(jsontext.Value) bool) bool {
 	switch {
 	case len(parts) == 0:
 		return true
-	case len(parts) == 1 && parts[0][0] == '"':
-		o.Raw("content", parts[0])
 	default:
-		o.Raw("content", list(parts))
+		if b := blockOf(parts[0]); len(parts) == 1 && b.Type == "text" {
+			o.Text("content", b.Text)
+		} else {
+			o.Raw("content", list(parts))
+		}
 	}
 	return yield(o.Bytes())
 }

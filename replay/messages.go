@@ -64,8 +64,9 @@ type Message struct {
 // none is recorded, with a synthetic answer that says so. Results without a
 // call, second calls of an id and second results are left out; see [Pairs].
 // What a rewind took back is left out. Of the latest compaction that no rewind
-// took back there is the summary, and what follows its range; a call of before
-// that was answered later, or is open, stands whole behind the summary.
+// took back the summary stands in the place of its range, and so does that of an earlier
+// one for what lies before that range; a call of a range that was answered behind
+// it, or is open, stands whole behind the summary.
 //
 // A call has the id that its provider gave it, which is the call id without the
 // turn that stands before it, if no other call has that id, or an earlier one got it,
@@ -133,7 +134,7 @@ type projection struct {
 	linked   map[declaration]linked // calls that came late
 	far      map[uint32]*Message    // results that came late
 	gone     []span                 // what rewinds took back, in order and apart
-	compacts []compaction           // those that count, the newest last
+	compacts []compaction           // those that count, the newest last; then those that are shown, in their order
 	summary  []byte                 // the data of the newest one
 	lost     int                    // calls before the last hole
 	last     uint64                 // seq of the last event: later ones have come meanwhile
@@ -160,7 +161,7 @@ type linked struct {
 // A span is what lies between two seqs, neither of them included.
 type span struct{ from, to uint64 }
 
-type compaction struct{ seq, to uint64 }
+type compaction struct{ seq, from, to uint64 }
 
 // read goes through the events that count, each with its fields.
 func (p *projection) read(each func(e *schema.Event, d data) error) error {
@@ -224,8 +225,8 @@ func (p *projection) index() error {
 		case schema.TypeHistoryRewind:
 			p.rewind(d.number(schema.KeyToSeq), e.Seq)
 		case schema.TypeHistoryCompaction:
-			_, to := compactRange(d.Get(schema.KeyRange))
-			p.compacts, p.summary = append(p.compacts, compaction{e.Seq, min(to, e.Seq-1)}), bytes.Clone(e.Data)
+			from, to := compactRange(d.Get(schema.KeyRange))
+			p.compacts, p.summary = append(p.compacts, compaction{e.Seq, from, min(to, e.Seq-1)}), bytes.Clone(e.Data)
 		}
 		return nil
 	})
@@ -367,12 +368,33 @@ func compactRange(v jsontext.Value) (from, to uint64) {
 	return number(r.From), number(r.To)
 }
 
+// layer leaves, of the compactions that count, those that are shown: the newest,
+// and of each older one whose range begins before those of all newer.
+func (p *projection) layer() {
+	var shown []compaction
+	for _, c := range slices.Backward(p.compacts) {
+		if n := len(shown); n == 0 || c.from < shown[n-1].from {
+			shown = append(shown, c)
+		}
+	}
+	slices.Reverse(shown)
+	p.compacts = shown
+}
+
+// compacted gives the compaction whose summary stands for an event.
+func (p *projection) compacted(seq uint64) (compaction, bool) {
+	for _, c := range p.compacts {
+		if c.from <= seq && seq <= c.to {
+			return c, true
+		}
+	}
+	return compaction{}, false
+}
+
 // in reports whether an event has its place among the messages.
 func (p *projection) in(seq uint64) bool {
-	if n := len(p.compacts); n > 0 && seq <= p.compacts[n-1].to {
-		return false
-	}
-	return !p.rewound(seq)
+	_, gone := p.compacted(seq)
+	return !gone && !p.rewound(seq)
 }
 
 func (p *projection) rewound(seq uint64) bool {
@@ -387,9 +409,9 @@ func (p *projection) rewound(seq uint64) bool {
 
 // carried reports whether a call from before the compaction stands behind it:
 // the summary cannot tell what became of it.
-func (p *projection) carried(c *pairing) bool {
-	n := len(p.compacts)
-	return n > 0 && c.seq <= p.compacts[n-1].to && (c.result == 0 || c.result > p.compacts[n-1].to) && !p.rewound(c.seq)
+func (p *projection) carried(call *pairing) bool {
+	c, ok := p.compacted(call.seq)
+	return ok && (call.result == 0 || call.result > c.to) && !p.rewound(call.seq)
 }
 
 // providerID is the id that a provider has given a call.

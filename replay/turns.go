@@ -36,12 +36,15 @@ const maxTurn = 128
 // show is the second reading: it gives the messages.
 func (p *projection) show(out form, yield func(jsontext.Value) bool) error {
 	p.waiting, p.awaited = map[uint32]waits{}, map[declaration]waits{}
-	if n := len(p.compacts); n > 0 {
-		if err := p.summarize(p.compacts[n-1].seq); err != nil {
-			return err
-		}
+	p.layer()
+	summaries, err := p.summaries()
+	if err != nil {
+		return err
 	}
-	err := p.read(func(e *schema.Event, d data) error {
+	err = p.read(func(e *schema.Event, d data) error {
+		for n := len(p.compacts) - len(summaries); len(summaries) > 0 && p.compacts[n].from <= e.Seq; n++ {
+			p.queue, summaries = append(p.queue, summaries[0]), summaries[1:]
+		}
 		if err := p.add(e, d); err != nil {
 			return err
 		}
@@ -56,6 +59,7 @@ func (p *projection) show(out form, yield func(jsontext.Value) bool) error {
 	if err != nil {
 		return err
 	}
+	p.queue = append(p.queue, summaries...) // of a range that nothing is in
 	for len(p.queue) > 0 {
 		if !p.give(out, yield) {
 			return errEnough
@@ -85,30 +89,37 @@ func (p *projection) give(out form, yield func(jsontext.Value) bool) bool {
 	return out.group(g, yield)
 }
 
-// summarize begins the messages with the summary of a compaction.
-func (p *projection) summarize(seq uint64) error {
-	text := p.summary
-	if text == nil { // of a newer one, which was taken back
+// summaries are those of the compactions that are shown, in their order.
+func (p *projection) summaries() ([]*group, error) {
+	texts := map[uint64][]byte{}
+	for _, c := range p.compacts {
+		texts[c.seq] = nil
+	}
+	if n := len(p.compacts); n == 1 && p.summary != nil { // it is nil if a newer one was taken back
+		texts[p.compacts[0].seq] = p.summary
+	} else if n > 0 {
 		err := p.read(func(e *schema.Event, _ data) error {
-			if e.Seq == seq {
-				text = bytes.Clone(e.Data)
-				return errEnough
+			if text, ok := texts[e.Seq]; ok && text == nil {
+				texts[e.Seq] = bytes.Clone(e.Data)
 			}
 			return nil
 		})
-		if err != nil && err != errEnough {
-			return err
+		if err != nil {
+			return nil, err
 		}
 	}
-	var f schema.Fields
-	f.Read(text)
-	whole, err := p.whole(text, data{&f})
-	if err != nil {
-		return err
+	var out []*group
+	for _, c := range p.compacts {
+		var f schema.Fields
+		f.Read(texts[c.seq])
+		whole, err := p.whole(texts[c.seq], data{&f})
+		if err != nil {
+			return nil, err
+		}
+		f.Read(whole)
+		out = append(out, &group{user: true, said: []*Message{{Role: "summary", Seq: c.seq, Content: f.Get(schema.KeySummary)}}})
 	}
-	f.Read(whole)
-	p.queue = append(p.queue, &group{user: true, said: []*Message{{Role: "summary", Seq: seq, Content: f.Get(schema.KeySummary)}}})
-	return nil
+	return out, nil
 }
 
 // open is the turn that goes on.
