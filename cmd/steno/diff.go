@@ -52,7 +52,11 @@ func (s *point) side() *side {
 	if s == nil {
 		return nil
 	}
-	return &side{Seq: s.seq, Type: s.typ, CallID: s.id, Tool: s.tool, result: s.result}
+	is := &side{Seq: s.seq, Type: s.typ}
+	if c := s.call; c != nil {
+		is.CallID, is.Tool, is.result = c.id, c.tool, c.result
+	}
+	return is
 }
 
 // A difference is a step that one session has and the other has not, or has in

@@ -85,7 +85,7 @@ func TestS15ADiffComparesWhatHappenedAndNotHow(t *testing.T) {
 func TestADiffAlignsWhatIsThere(t *testing.T) {
 	of := func(names string) (all []*point) {
 		for i, n := range strings.Split(names, "") {
-			p := &point{seq: uint64(i), typ: schema.TypeToolCall, id: n, tool: n}
+			p := &point{seq: uint64(i), typ: schema.TypeToolCall, call: &called{id: n, tool: n}}
 			p.mean[0] = n[0]
 			all = append(all, p)
 		}
@@ -100,7 +100,7 @@ func TestADiffAlignsWhatIsThere(t *testing.T) {
 				if s == nil {
 					got += "-"
 				} else {
-					got += s.id
+					got += s.call.id
 				}
 			}
 		}

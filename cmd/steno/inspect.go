@@ -27,8 +27,12 @@ func (a *app) inspectCommand() *cobra.Command {
 			if err := checkAsOf(c, asOf); err != nil {
 				return err
 			}
-			return a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
-				return a.inspect(ctx, store, args[0], asOf)
+			return a.onStore(func(ctx context.Context, store *journal.Files, args []string) error { // not as a reader: it keeps all calls
+				id, err := a.session(ctx, store, args[0])
+				if err != nil {
+					return err
+				}
+				return a.inspect(ctx, store, id, asOf)
 			})(c, args)
 		},
 	}

@@ -21,20 +21,20 @@ func (a *app) planning(c *cobra.Command, session string, asOf uint64, f func(ctx
 	if a.nats != "" {
 		return usage("--dry-run reads the files of a store, which --dir names; leave --nats out")
 	}
-	return a.onSession(func(ctx context.Context, store *journal.Files, args []string) error {
+	return a.onStore(func(ctx context.Context, store *journal.Files, _ []string) error {
 		st := replay.New()
-		r, err := readSession(ctx, store, args[0], asOf, journal.ScanOptions{State: st, Strict: true})
+		r, err := readSession(ctx, store, session, asOf, journal.ScanOptions{State: st, Strict: true})
 		if err == nil {
 			err = r.damage()
 		}
 		if err == nil && !st.Begun() {
-			err = schema.Errorf(schema.NotFound, "there is no session %s", args[0]).With("session", args[0])
+			err = schema.Errorf(schema.NotFound, "there is no session %s", session).With("session", session)
 		}
 		if err != nil {
 			return err
 		}
-		return f(ctx, store, args[0], st)
-	})(c, []string{session})
+		return f(ctx, store, session, st)
+	})(c, nil)
 }
 
 // because is who does it, and why.

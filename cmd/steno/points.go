@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -21,15 +22,26 @@ import (
 // became of it.
 type point struct {
 	seq  uint64
-	typ  string
-	mean [sha256.Size]byte // of an event what it says, of a call its tool and arguments
+	typ  string  // one of those of schema
+	mean digest  // of an event what it says, of a call its tool and arguments
+	call *called // nil if it is none
+}
 
-	// Of a call.
+// A called is what became of a call.
+type called struct {
 	id, tool string
-	args     [sha256.Size]byte
 	decision string
-	result   uint64            // the seq of the one that counts, 0 for none
-	outcome  [sha256.Size]byte // what it says
+	args     digest
+	outcome  digest // what its result says
+	result   uint64 // the seq of the one that counts, 0 for none
+}
+
+// A digest tells meanings apart. Half of a sum is enough, and a log has many.
+type digest [sha256.Size / 2]byte
+
+func digestOf(b []byte) digest {
+	sum := sha256.Sum256(b)
+	return digest(sum[:])
 }
 
 // compared are the types of events that are steps, and what of their data is
@@ -46,7 +58,14 @@ var (
 
 // pointsOf reads the steps of a session.
 func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) (steps []*point, damage, err error) {
-	calls := map[string]*point{}
+	calls, names := map[string]*called{}, map[string]string{} // names stand once each
+	once := func(s string) string {
+		if is, ok := names[s]; ok {
+			return is
+		}
+		names[s] = s
+		return s
+	}
 	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker()})
 	for it, err := range upTo(ctx, scan, id, asOf) {
 		if err != nil {
@@ -59,7 +78,8 @@ func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) 
 		switch e.Type {
 		case schema.TypeToolCall:
 			s := callPoint(e)
-			steps, calls[s.id] = append(steps, s), s
+			s.call.tool = once(s.call.tool)
+			steps, calls[s.call.id] = append(steps, s), s.call
 		case schema.TypeDecision:
 			if s := calls[callIDOf(e)]; s != nil {
 				var d struct {
@@ -67,7 +87,7 @@ func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) 
 					By       rawText `json:"by"`
 				}
 				_ = schema.Unmarshal(e.Data, &d) // the fold has accepted it
-				s.decision = d.Decision + " by " + string(d.By)
+				s.decision = once(d.Decision + " by " + string(d.By))
 			}
 		case schema.TypeToolResult:
 			if s := calls[callIDOf(e)]; s != nil { // the last one counts
@@ -75,7 +95,7 @@ func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) 
 			}
 		default:
 			if compared[e.Type] {
-				steps = append(steps, &point{seq: e.Seq, typ: e.Type, mean: meaning(e.Data, unmeant)})
+				steps = append(steps, &point{seq: e.Seq, typ: once(e.Type), mean: meaning(e.Data, unmeant)})
 			}
 		}
 	}
@@ -94,19 +114,17 @@ func callPoint(e *schema.Event) *point {
 		Redacted jsontext.Value `json:"redacted"`
 	}
 	_ = schema.Unmarshal(e.Data, &d) // the fold has accepted it
-	s := &point{seq: e.Seq, typ: e.Type, id: d.CallID, tool: d.Name}
-	s.args = sha256.Sum256(fmt.Appendf(nil, "%s %t %s", d.Args, d.DryRun, replay.Hidden(d.Redacted)))
-	s.mean = sha256.Sum256(append([]byte(d.Name+"\n"), s.args[:]...))
-	return s
+	args := digestOf(fmt.Appendf(nil, "%s %t %s", d.Args, d.DryRun, replay.Hidden(d.Redacted)))
+	return &point{e.Seq, schema.TypeToolCall, digestOf(append([]byte(d.Name+"\n"), args[:]...)), &called{id: d.CallID, tool: d.Name, args: args}}
 }
 
 // meaning is the hash of data without some of its keys, and without the ids in
 // what a provider gave: with its keys in order, and its texts however they are
 // escaped.
-func meaning(data jsontext.Value, without []string) (sum [sha256.Size]byte) {
+func meaning(data jsontext.Value, without []string) digest {
 	var fields map[string]jsontext.Value
 	if schema.Unmarshal(data, &fields) != nil {
-		return sha256.Sum256(data)
+		return digestOf(data)
 	}
 	for _, key := range without {
 		delete(fields, key)
@@ -116,8 +134,7 @@ func meaning(data jsontext.Value, without []string) (sum [sha256.Size]byte) {
 		fmt.Fprintf(h, "%q:", key)
 		mean(h, fields[key], key == "content" || key == "item")
 	}
-	h.Sum(sum[:0])
-	return sum
+	return digest(h.Sum(nil))
 }
 
 // mean writes what a value means.
@@ -167,16 +184,17 @@ func (s *point) differs(o *point) (what []string) {
 	case s.typ != schema.TypeToolCall:
 		return nil
 	}
-	if s.tool != o.tool {
+	a, b := s.call, o.call
+	if a.tool != b.tool {
 		what = append(what, "tool")
 	}
-	if s.args != o.args {
+	if a.args != b.args {
 		what = append(what, "arguments")
 	}
-	if s.decision != o.decision {
+	if a.decision != b.decision {
 		what = append(what, "decision")
 	}
-	if s.outcome != o.outcome {
+	if a.outcome != b.outcome {
 		what = append(what, "result")
 	}
 	return what
@@ -186,16 +204,22 @@ func (s *point) differs(o *point) (what []string) {
 // equal ones first, as many as can be without crossing, and what lies between
 // two such by its place, calls to calls.
 func align(a, b []*point) (pairs [][2]*point) {
-	at := map[[sha256.Size]byte][]int{} // where b has a step, in order
-	for i, s := range b {
-		at[s.mean] = append(at[s.mean], i)
+	at := make([]int, len(b)) // the places of b, equal steps beside each other in their order
+	for i := range at {
+		at[i] = i
 	}
+	slices.SortStableFunc(at, func(i, j int) int { return bytes.Compare(b[i].mean[:], b[j].mean[:]) })
+	taken := make([]int, len(b)) // how many of them, at the first
 	// Of each step of a, the place of the same occurrence of it in b.
 	var places [][2]int
 	for i, s := range a {
-		if list := at[s.mean]; len(list) > 0 {
-			places = append(places, [2]int{i, list[0]})
-			at[s.mean] = list[1:]
+		k, found := slices.BinarySearchFunc(at, s.mean, func(i int, m digest) int { return bytes.Compare(b[i].mean[:], m[:]) })
+		if !found {
+			continue
+		}
+		if n := k + taken[k]; n < len(at) && b[at[n]].mean == s.mean {
+			places = append(places, [2]int{i, at[n]})
+			taken[k]++
 		}
 	}
 	i, j := 0, 0

@@ -177,12 +177,15 @@ func TestS14ASearchNamesDamagedSessions(t *testing.T) {
 	}
 }
 
+// callsOfMany are those of each of manySessions.
+const callsOfMany = 249
+
 // manySessions writes sessions of 1,000 events, one in a hundred with a needle.
 func manySessions(b *testing.B, sessions int) (dir string) {
 	dir = b.TempDir()
 	for s := range sessions {
 		var entries []journal.Entry
-		for n := range 249 {
+		for n := range callsOfMany {
 			word := "nothing"
 			if n == 100 && s%100 == 0 {
 				word = "needle"
@@ -194,27 +197,35 @@ func manySessions(b *testing.B, sessions int) (dir string) {
 	return dir
 }
 
-// BenchmarkSearch goes through 1,000 sessions of 1,000 events, beside grep and jq.
+// BenchmarkSearch goes through 1,000 sessions of 1,000 events, and counts the calls
+// that went well, beside grep and jq.
 func BenchmarkSearch(b *testing.B) {
 	const sessions = 1000
 	dir := manySessions(b, sessions)
-	run := func(name string, args ...string) {
-		b.Run(filepath.Base(name)+" "+strings.Join(args[:min(2, len(args))], " "), func(b *testing.B) {
+	run := func(name, says string, n int, args ...string) {
+		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				cmd := exec.Command(name, args...)
+				cmd := exec.Command(args[0], args[1:]...)
 				cmd.Dir = dir
 				out, err := cmd.CombinedOutput()
-				if n := strings.Count(string(out), "needle"); err != nil || n != sessions/100 {
-					b.Fatalf("%v, %d found: %.300s", err, n, out)
+				if is := strings.Count(string(out), says); err != nil || is != n {
+					b.Fatalf("%v, %d found: %.300s", err, is, out)
 				}
 			}
 		})
 	}
-	run("steno", "search", "needle")
-	run("sh", "-c", "grep -h needle .steno/sessions/*/0*.jsonl")
-	if _, err := exec.LookPath("jq"); err == nil {
-		run("sh", "-c", `cat .steno/sessions/*/0*.jsonl | jq -c 'select(.data.args.why? == "needle")'`)
+	const logs = "cat .steno/sessions/*/0*.jsonl | "
+	jq := func(name, says string, n int, filter string) {
+		if _, err := exec.LookPath("jq"); err == nil {
+			run(name, says, n, "sh", "-c", logs+"jq "+filter)
+		}
 	}
+	run("steno search", "needle", sessions/100, "steno", "search", "needle")
+	run("grep", "needle", sessions/100, "sh", "-c", "grep -h needle .steno/sessions/*/0*.jsonl")
+	jq("jq search", "needle", sessions/100, `-c 'select(.data.args.why? == "needle")'`)
+	count := fmt.Sprint(sessions * callsOfMany)
+	run("steno count", `"ok":`+count, 1, "steno", "check", "--logs", "-o", "json")
+	jq("jq count", `"true":`+count, 1, `-nc 'reduce (inputs | select(.type? == "tool_result") | .data.ok) as $ok ({}; .[$ok | tostring] += 1)'`)
 }
 
 // BenchmarkVerify reads 200 sessions of 1,000 events with one processor and with two.
