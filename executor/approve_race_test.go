@@ -126,3 +126,43 @@ func TestT25AnAllowMeetsTheExpiry(t *testing.T) {
 		}
 	}
 }
+
+// Where whoever makes a call has the person who answers, they are told at once
+// that it waits, and for which answer; nothing of it is lost meanwhile.
+func TestT25WhoMakesACallMayAskThePerson(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	count := newCounter(false)
+	attended := func(c *executor.Config) { c.Attended = true }
+	n := p.node([]executor.Tool{count.tool("act", false)}, withPolicy(t, asking), attended)
+	n.open("s1")
+	waits := func(n *node, id string) executor.ApprovalInfo {
+		t.Helper()
+		_, err := n.client.Call(within(t), "s1", request(id, "act", `{}`))
+		bad := wantKind(t, err, schema.Backpressure)
+		q := n.question("s1", id)
+		if bad.Details["approval_id"] != q.ApprovalID {
+			t.Errorf("%s waits for %v, and asked is %+v", id, bad.Details, q)
+		}
+		return q
+	}
+	q := waits(n, "c1")
+	if again := waits(n, "c1"); again.ApprovalID != q.ApprovalID {
+		t.Errorf("asked is %+v, and before %+v", again, q)
+	}
+	n.mustAnswer(q, "allow")
+	wantKindOfResult(t, n.call("s1", "c1", "act", `{}`).Data, "")
+	no, later := waits(n, "c2"), waits(n, "c3")
+	n.mustAnswer(no, "deny")
+	wantKindOfResult(t, n.call("s1", "c2", "act", `{}`).Data, schema.ApprovalDenied)
+	n.stop()
+
+	n = p.node([]executor.Tool{count.tool("act", false)}, withPolicy(t, asking), attended)
+	if again := waits(n, "c3"); again.ApprovalID != later.ApprovalID {
+		t.Errorf("asked is %+v, and before %+v", again, later)
+	}
+	n.mustAnswer(later, "allow")
+	wantKindOfResult(t, n.call("s1", "c3", "act", `{}`).Data, "")
+	if count.of("c1") != 1 || count.of("c2") != 0 || count.of("c3") != 1 {
+		t.Errorf("they ran %d, %d and %d times", count.of("c1"), count.of("c2"), count.of("c3"))
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -91,6 +92,11 @@ func (a *app) planAnswer(c *cobra.Command, args []string, req executor.AnswerReq
 	for _, q := range list {
 		if q.CallID != req.CallID || req.ApprovalID != "" && q.ApprovalID != req.ApprovalID {
 			continue
+		}
+		if q.Redacted != "" && req.Decision == "allow" && a.nats == "" {
+			if served, err := a.served(); err != nil || !served {
+				return errors.Join(err, hiddenHere(q.Session, q.CallID))
+			}
 		}
 		more := ""
 		if req.Grant != nil {
