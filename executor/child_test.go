@@ -38,6 +38,7 @@ type child struct {
 	RetryFirst time.Duration // of the queue, the product's if zero
 	Policy     string        // the document, or none
 	Workers    bool          // it calls the tools of workers
+	MCP        string        // folder of its MCP servers; none if empty
 }
 
 // A snare kills a child at a point of an append, with SIGKILL, without a
@@ -125,6 +126,13 @@ func childExecutor(arg []byte) error {
 	registry, err := executor.NewRegistry(echo, effect("effect", false, c.Effects, journaltest.Say), effect("again", true, c.Effects, journaltest.Say), read, checked)
 	if err != nil {
 		return err
+	}
+	if c.MCP != "" {
+		servers, err := childMCP(registry, c.MCP)
+		if err != nil {
+			return err
+		}
+		defer servers.Close()
 	}
 	holder := lease.Self("executor.test")
 	var policy *executor.Policy

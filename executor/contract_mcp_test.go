@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"steno/executor"
 	"steno/executor/mcp"
+	"steno/journal/journaltest"
 	"steno/schema"
 )
 
@@ -28,7 +30,7 @@ import (
 // reached it in a folder of each below dir. die is how it dies.
 func contractMCP(dir string, die func()) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "contract", Version: "1"}, nil)
-	for _, does := range contractWords {
+	for _, does := range append(slices.Clone(contractWords), "waits") {
 		like := contractTool(does)
 		tool := &sdk.Tool{Name: does, Description: like.Description, InputSchema: json.RawMessage(like.Input)}
 		if like.Output != nil {
@@ -44,9 +46,14 @@ func contractMCP(dir string, die func()) *sdk.Server {
 				return nil, err
 			}
 			do := does
-			if do == "dies" {
+			switch do {
+			case "dies":
 				defer die()
 				do = "echo"
+			case "waits": // in its first attempt
+				if do = "echo"; c.Attempt == 1 {
+					do = "slow"
+				}
 			}
 			res, err := play(ctx, do, at, c)
 			if err != nil {
@@ -90,6 +97,14 @@ func contractCall(p *sdk.CallToolParamsRaw) (*executor.Invocation, error) {
 
 // contractProgramMCP is contractMCP as a program of its own, this one.
 func contractProgramMCP(dir string) error {
+	held, err := os.OpenFile(filepath.Join(dir, "held"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil { // as long as it lives
+		err = syscall.Flock(int(held.Fd()), syscall.LOCK_SH)
+	}
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	s := contractMCP(dir, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) })
 	return s.Run(context.Background(), &sdk.StdioTransport{})
 }
@@ -140,4 +155,70 @@ func TestT1ContractOfAToolOfAnMCPServerByHTTP(t *testing.T) {
 		t.Cleanup(h.Close)
 		return mcpTool(t, executor.MCPServer{URL: h.URL}, does)
 	}})
+}
+
+// childMCP starts the MCP servers of a child: one whose tools may not run again, and
+// one whose tool waits may.
+func childMCP(reg *executor.Registry, dir string) (*mcp.Servers, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	yes, server := true, executor.MCPServer{Argv: []string{self, "contract-mcp", dir}, Dir: dir}
+	once, again := server, server
+	once.Name, again.Name, again.Tools = "once", "again", map[string]executor.MCPTool{"waits": {Repeatable: &yes}}
+	all := mcp.Start(reg, []executor.MCPServer{once, again}, mcp.Options{})
+	all.Wait(context.Background())
+	return all, nil
+}
+
+// An executor is killed while a tool of an MCP server runs: the server ends with it,
+// and the call goes by the rules of all tools.
+func TestAnExecutorMayBeKilledWhileAnMCPServerWorks(t *testing.T) {
+	for _, c := range []struct {
+		tool    string
+		attempt int
+		kind    schema.Kind
+		reached []string
+	}{
+		{"once_waits", 1, schema.Interrupted, []string{"c1"}},
+		{"again_waits", 2, "", []string{"c1", "c1"}},
+	} {
+		t.Run(c.tool, func(t *testing.T) {
+			p := newPlace(t, journaltest.NATSOptions{Listen: true})
+			dir := t.TempDir()
+			a := p.child(child{MCP: dir})
+			client := p.client()
+			open(t, client, "s1")
+			asked := make(chan executor.Answer, 1)
+			go func() {
+				answer, err := client.Call(within(t), "s1", request("c1", c.tool, `{}`))
+				if err != nil {
+					t.Error(err)
+				}
+				asked <- answer
+			}()
+			reached := filepath.Join(dir, "s1", "reached")
+			eventually(t, "the call has reached the server", func() bool { return len(effects(t, reached)) == 1 })
+			a.Kill()
+			a.wantKilled()
+			held, err := os.Open(filepath.Join(dir, "held"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the servers have ended", func() bool { return syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil })
+			held.Close()
+
+			p.child(child{MCP: dir})
+			answer := wait(t, "the answer", asked)
+			p.wantRecorded("s1", answer)
+			wantKindOfResult(t, answer.Data, c.kind)
+			if got := field[int](t, answer.Data, "attempt"); got != c.attempt {
+				t.Errorf("it is attempt %d", got)
+			}
+			if got := effects(t, reached); !slices.Equal(got, c.reached) {
+				t.Errorf("reached were %q", got)
+			}
+		})
+	}
 }

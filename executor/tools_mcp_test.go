@@ -67,6 +67,22 @@ mcpServers:
 	}
 }
 
+// The file that the README shows is there, and cmd/steno's script mcp runs it.
+func TestTheReadmeShowsTheFileOfAnMCPServer(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("../testdata/mcp/tools.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(readme), "```yaml\n"+string(example)+"```") {
+		t.Error("the README shows another file")
+	}
+}
+
 // A file of a host of the protocol is JSON, and has no version.
 func TestMCPServersOfAHost(t *testing.T) {
 	t.Parallel()
