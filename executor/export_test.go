@@ -137,6 +137,9 @@ func EncodeRequest(r Request) (quick, general []byte, err, generalErr error) {
 	return quick, general, err, generalErr
 }
 
+// ParseToolsFile reads the text of a tools file that stands in the folder dir.
+func ParseToolsFile(text []byte, dir string) (ToolsFile, error) { return parseTools(text, dir) }
+
 // ParseTools reads the text of a tools file that stands in the folder dir.
 func ParseTools(text []byte, dir string) ([]Tool, Commands, error) {
 	f, err := parseTools(text, dir)

@@ -98,6 +98,9 @@ func (out *verdict) genuine() bool {
 // session makes those.
 const maxLate = 8 << 10
 
+// maxLatePart bounds the content and the structured answer of one.
+const maxLatePart = 16 << 10
+
 // inline is the data of a result as it is where it must be short.
 func (out verdict) inline(req *Request, attempt uint64) jsontext.Value {
 	out.over = resolution{}
@@ -107,8 +110,12 @@ func (out verdict) inline(req *Request, attempt uint64) jsontext.Value {
 	if r.Output, cut = schema.Truncate(r.Output, maxLate); cut > 0 {
 		r.Bytes = whole
 	}
-	out.left += len(r.Content) + len(r.Structured)
-	r.Content, r.Structured = nil, nil
+	for _, v := range []*jsontext.Value{&r.Content, &r.Structured} {
+		if len(*v) > maxLatePart {
+			out.left += len(*v)
+			*v = nil
+		}
+	}
 	return jsontext.Value(out.record(new(desk), req, attempt).Data)
 }
 

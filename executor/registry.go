@@ -174,6 +174,18 @@ func (r *Registry) Host(prefix string, away func() error) {
 	r.hosts[prefix] = away
 }
 
+// announced reports whether a name belongs to tools that come and go.
+func (r *Registry) announced(name string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for prefix := range r.hosts {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
 // Get returns the tool of that name. Kind unknown_tool says that there is none;
 // details.known is a sorted []string of the names there are.
 func (r *Registry) Get(name string) (Tool, error) {

@@ -24,6 +24,7 @@ type ToolsFile struct {
 	Tools    []Tool   // each a command
 	Commands Commands // how they, and bash, are run
 	Servers  []MCPServer
+	Workers  Workers // which tools of workers are called
 }
 
 // Secrets are the values that tools and servers get, for [Redaction]; as of other
@@ -115,6 +116,17 @@ func (f ToolsFile) Secrets() []Secret {
 // destructive, open_world, exclusive, phases, paths and timeout, as above. Values of
 // env and headers are secrets.
 //
+// What is known of tools that workers host is said by their names; see [Workers]:
+//
+//	workers:
+//	  accept: any                # vouched: only those below; none
+//	  tools:
+//	    - {name: word_count, tier: 0, read_only: true, timeout: 10s}
+//	    - {name: refund, tier: 3, repeatable: true, exclusive: true, phases: [editing]}
+//
+// What such a tool may have besides are idempotent, destructive, open_world, dry_run
+// and paths, as above.
+//
 // The file is plain YAML of at most 256 KiB. Kind invalid_config says what
 // cannot be used and names the line: a key that is not above or stands twice, an
 // anchor, a tool that cannot be registered, a program that is not there.
@@ -151,6 +163,7 @@ type toolsFile struct {
 	} `json:"commands"`
 	Tools   []commandTool       `json:"tools"`
 	Servers map[string]mcpEntry `json:"mcpServers"`
+	Workers *workersEntry       `json:"workers"`
 }
 
 // A commandTool is a tool of the file.
@@ -191,7 +204,7 @@ func parseTools(text []byte, dir string) (ToolsFile, error) {
 		return ToolsFile{}, err
 	}
 	how := Commands{Writable: file.Commands.Writable, User: file.Commands.User}
-	settled := how.User != "" || how.Writable != nil
+	settled := how.User != "" || how.Writable != nil || file.Workers != nil
 	ofHosts := len(file.Servers) > 0 && len(file.Tools) == 0 && !settled // files of hosts have no version
 	if file.Version != 1 && (file.Version != 0 || !ofHosts) {
 		return ToolsFile{}, schema.Errorf(schema.InvalidConfig, "version: 1 is wanted; got %d", file.Version)
@@ -220,6 +233,9 @@ func parseTools(text []byte, dir string) (ToolsFile, error) {
 		}
 		made.Tools = append(made.Tools, t)
 		made.Commands.Env = append(made.Commands.Env, c.Env...)
+	}
+	if made.Workers, err = file.Workers.workers(); err != nil {
+		return ToolsFile{}, err
 	}
 	made.Servers, err = servers(file.Servers, dir)
 	return made, err

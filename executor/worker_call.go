@@ -46,11 +46,6 @@ func (x *Executor) toolSubject(name string) string { return x.cfg.Prefix + ".too
 // run calls a worker.
 func (w *workers) run(ctx context.Context, h *hosted, call *Invocation) (Result, error) {
 	conn := w.x.cfg.Conn
-	if others := w.conflict(h); others != "" {
-		go w.look()
-		return Result{}, schema.Errorf(schema.Unavailable, "workers disagree about what the tool is, so none was called").With("workers", others).With("ran", false).
-			With("next", "stop those that have another definition, or host it under another name; see steno tool show "+h.tool.Name)
-	}
 	msg := &nats.Msg{Subject: w.x.toolSubject(h.tool.Name), Data: call.Args, Header: w.headers(ctx, h.tool.Name, call)}
 	if n := int64(msg.Size()); n > conn.MaxPayload() {
 		return Result{}, schema.Errorf(schema.PayloadTooLarge, "the call has %d bytes for a worker; the server takes %d", n, conn.MaxPayload()).With("ran", false)

@@ -132,7 +132,7 @@ func (w *workers) find(ctx context.Context, name string) {
 		_, err := w.x.cfg.Tools.lookup(name)
 		return err == nil
 	}
-	if known() {
+	if known() || w.x.cfg.Tools.announced(name) {
 		return
 	}
 	w.mu.Lock()
@@ -409,6 +409,9 @@ func (w *workers) take(o sighting) {
 
 // host registers a tool that nobody has offered before. The caller holds mu.
 func (w *workers) host(o sighting) error {
+	if w.x.cfg.Tools.announced(o.tool) {
+		return errors.New("names that begin so are those of an MCP server")
+	}
 	if len(w.tools) >= maxHosted {
 		return fmt.Errorf("%d tools of workers are the most", maxHosted)
 	}
@@ -418,6 +421,7 @@ func (w *workers) host(o sighting) error {
 		return err
 	}
 	h.tool.Run = func(ctx context.Context, call *Invocation) (Result, error) { return w.run(ctx, h, call) }
+	h.tool.Ready = func() error { return w.agreed(h) }
 	h.tool.hosts = func() *WorkerInfo { return w.info(h) }
 	if err := w.x.cfg.Tools.Register(h.tool); err != nil {
 		return err
@@ -427,15 +431,14 @@ func (w *workers) host(o sighting) error {
 	return nil
 }
 
-// conflict says which workers of a tool have another definition than the one by
-// which it is called; "" if none has.
-func (w *workers) conflict(h *hosted) string {
+// agreed is the tool's Ready: it says which workers have another definition than
+// the one by which it is called.
+func (w *workers) agreed(h *hosted) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var list []string
-	for id := range h.others {
-		list = append(list, id.String())
+	if len(h.others) == 0 {
+		return nil
 	}
-	slices.Sort(list)
-	return shorten(strings.Join(list, ", "), 4*maxShown)
+	return schema.Errorf(schema.Unavailable, "workers disagree about what the tool is, and none is called; another definition have: %s",
+		shorten(strings.Join(named(h.others), ", "), 4*maxShown))
 }

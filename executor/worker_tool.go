@@ -43,16 +43,17 @@ const (
 // A Vouched is what the operator says of a tool that workers host, whatever they
 // say of it themselves.
 type Vouched struct {
-	Name        string   `json:"name"`
-	Tier        *int     `json:"tier"` // 3 if nil
-	ReadOnly    bool     `json:"read_only"`
-	Repeatable  bool     `json:"repeatable"`
-	Idempotent  bool     `json:"idempotent"`
-	Destructive *bool    `json:"destructive"`
-	OpenWorld   *bool    `json:"open_world"`
-	Phases      []string `json:"phases"`
-	Exclusive   bool     `json:"exclusive"`
-	DryRun      bool     `json:"dry_run"` // its workers know dry runs
+	Name        string    `json:"name"`
+	Tier        *int      `json:"tier"` // 3 if nil
+	ReadOnly    bool      `json:"read_only"`
+	Repeatable  bool      `json:"repeatable"`
+	Idempotent  bool      `json:"idempotent"`
+	Destructive *bool     `json:"destructive"`
+	OpenWorld   *bool     `json:"open_world"`
+	Phases      []string  `json:"phases"`
+	Exclusive   bool      `json:"exclusive"`
+	Paths       []PathArg `json:"paths"`   // arguments that are paths of the session's workspace
+	DryRun      bool      `json:"dry_run"` // its workers know dry runs
 	// Timeout is 1s to 1h. Zero: what the worker says, if that is less than
 	// [DefaultTimeout], and otherwise that.
 	Timeout time.Duration `json:"-"`
@@ -80,6 +81,8 @@ func (w *Workers) check() error {
 			return bad("its tier is below 0")
 		case slices.ContainsFunc(v.Phases, func(p string) bool { return !slices.Contains(phases, p) }):
 			return bad("it has a phase that is none of " + strings.Join(phases, ", "))
+		case slices.ContainsFunc(v.Paths, func(p PathArg) bool { return p.Pointer == "" || !jsontext.Pointer(p.Pointer).IsValid() }):
+			return bad("it has a path whose pointer is none")
 		}
 		seen[v.Name] = true
 	}
@@ -167,7 +170,7 @@ func (w *Workers) tool(d *definition) (t Tool, vouched bool, err error) {
 		t.Tier = *v.Tier
 	}
 	t.ReadOnly, t.Repeatable, t.Idempotent, t.Destructive, t.OpenWorld = v.ReadOnly, v.Repeatable, v.Idempotent, v.Destructive, v.OpenWorld
-	t.Phases, t.Exclusive, t.DryRun = v.Phases, v.Exclusive, v.DryRun
+	t.Phases, t.Exclusive, t.DryRun, t.Paths = v.Phases, v.Exclusive, v.DryRun, v.Paths
 	if v.Timeout != 0 {
 		t.Timeout = v.Timeout
 	}

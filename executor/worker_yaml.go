@@ -15,8 +15,7 @@ type vouchedEntry struct {
 
 // workers are the settings, which are checked; those by default where nothing is
 // said.
-func (e *workersEntry) workers() (*Workers, error) {
-	w := new(Workers)
+func (e *workersEntry) workers() (w Workers, err error) {
 	if e != nil {
 		w.Accept = e.Accept
 		for _, v := range e.Tools {

@@ -127,7 +127,7 @@ func (a *app) serve(ctx context.Context, listen string, sessions int, wait time.
 	if err != nil {
 		return err
 	}
-	cfg.Queue, cfg.Sessions, cfg.Workers = true, sessions, &executor.Workers{}
+	cfg.Queue, cfg.Sessions, cfg.Workers = true, sessions, &file.Workers
 	defer startServers(ctx, file, cfg).Close()
 	if a.nats != "" {
 		nc.SetDisconnectErrHandler(func(_ *nats.Conn, err error) {
