@@ -206,14 +206,28 @@ func (s *session) checkHistory(entries []journal.Entry) (err error) {
 				return refuse(pointer, "a range has from_seq and to_seq, numbers of events, the first from 1 and not above the second")
 			}
 		}
+		split := uint64(0)
 		s.view(func(st *replay.State) {
 			if to > st.Head.Seq {
 				err = refuse(pointer, "there is no event %d: the log ends with %d", to, st.Head.Seq)
-			} else if c := st.Splits(to); c != nil {
-				err = refuse(pointer, "event %d lies between call %s, at %d, and its result", to, c.ID, c.Seq).With("call_id", c.ID).
-					With("next", "end before the call, or behind its result")
+			} else {
+				split = st.Splits(to)
 			}
 		})
+		if split > 0 {
+			r, e := s.journal.Event(s.ctx, split)
+			if e != nil {
+				return e
+			}
+			var call struct {
+				ID string `json:"call_id"`
+			}
+			if e := schema.Unmarshal(r.Data, &call); e != nil {
+				return e
+			}
+			err = refuse(pointer, "event %d lies between call %s, at %d, and its result", to, call.ID, split).With("call_id", call.ID).
+				With("next", "end before the call, or behind its result")
+		}
 		if err != nil {
 			return err
 		}

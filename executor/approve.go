@@ -191,9 +191,9 @@ func (s *session) answer(req AnswerRequest) (AnswerAnswer, error) {
 	fail := func(kind schema.Kind, format string, args ...any) (AnswerAnswer, error) {
 		return AnswerAnswer{}, schema.Errorf(kind, format, args...).With("session", s.id).With("call_id", req.CallID)
 	}
-	c := s.copied(req.CallID)
-	if c == nil {
-		return fail(schema.NotFound, "session %s has no call %s", s.id, req.CallID)
+	c, err := s.oneCall(req.CallID)
+	if err != nil {
+		return AnswerAnswer{}, err
 	}
 	if c.Waiting == nil || c.Waiting.ID != req.ApprovalID {
 		return s.answered(c, req, out, fail)
@@ -211,7 +211,6 @@ func (s *session) answer(req AnswerRequest) (AnswerAnswer, error) {
 		return fail(schema.ApprovalExpired, "the question was to be answered until %s", c.Waiting.Expires)
 	}
 	d := &decision{allow: req.Decision == "allow", gate: "approval", by: "human", policy: s.policyHash(), approval: req.ApprovalID, reason: req.Reason, actor: req.Actor}
-	var err error
 	if req.Grant != nil {
 		if d.grant, err = s.grant(c, req.Grant); err != nil {
 			return AnswerAnswer{}, err

@@ -169,19 +169,50 @@ func (s *session) run(f *flight) (Answer, error) {
 
 // known gives what is recorded of a call, as a copy; CallConflict if the
 // request is another call under the same id.
-func (s *session) known(req *Request) (c *replay.Call, err error) {
+func (s *session) known(req *Request) (*replay.Call, error) {
+	c, err := s.callOf(req.CallID)
+	if c == nil || err != nil {
+		return nil, err
+	}
+	if why := req.conflict(c.Name, c.ArgsSHA256, c.Redacted, c.DryRun); why != "" {
+		return nil, conflict(s.id, req.CallID, why).With("seq", c.Seq).With("tool", c.Name).With("args_sha256", c.ArgsSHA256)
+	}
+	return c, nil
+}
+
+// callOf is copied, and also of a call that was over long before the session was
+// opened, whose events are read for it. CorruptLogLine: they are not what was
+// recorded.
+func (s *session) callOf(id string) (c *replay.Call, err error) {
+	var past []uint64
 	s.view(func(st *replay.State) {
-		r := st.Call(req.CallID)
-		if r == nil {
-			return
+		if r := st.Call(id); r != nil {
+			copied := *r
+			c = &copied
+		} else {
+			past = st.Past(id)
 		}
-		if why := req.conflict(r.Name, r.ArgsSHA256, r.Redacted, r.DryRun); why != "" {
-			err = conflict(s.id, req.CallID, why).With("seq", r.Seq).With("tool", r.Name).With("args_sha256", r.ArgsSHA256)
-			return
-		}
-		copied := *r
-		c = &copied
 	})
+	if past == nil {
+		return c, nil
+	}
+	events := make([]schema.Event, len(past))
+	for i, seq := range past {
+		r, err := s.journal.Event(s.ctx, seq)
+		if err != nil {
+			return nil, err
+		}
+		events[i] = r.Event
+	}
+	return replay.Recall(id, events)
+}
+
+// oneCall is callOf where there must be one: NotFound.
+func (s *session) oneCall(id string) (*replay.Call, error) {
+	c, err := s.callOf(id)
+	if c == nil && err == nil {
+		err = noCall(s.id, id)
+	}
 	return c, err
 }
 

@@ -269,9 +269,9 @@ func (x *Executor) cleaned(data jsontext.Value) jsontext.Value {
 func (s *session) take(l *lateResult) (journal.Record, error) {
 	s.phases.Lock() // nothing starts meanwhile
 	defer s.phases.Unlock()
-	c := s.copied(l.CallID)
-	if c == nil {
-		return journal.Record{}, noCall(s.id, l.CallID)
+	c, err := s.oneCall(l.CallID)
+	if err != nil {
+		return journal.Record{}, err
 	}
 	if !slices.ContainsFunc(c.Attempts, func(a replay.Attempt) bool { return a.Attempt == l.Attempt && a.Epoch == l.Epoch && a.Seq == l.Seq }) {
 		return journal.Record{}, schema.Errorf(schema.InvalidArgs, "call %s has no attempt with this token", l.CallID).With("session", s.id).With("call_id", l.CallID)

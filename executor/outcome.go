@@ -133,8 +133,10 @@ func (s *session) wait(ctx context.Context, id string) (Answer, error) {
 		s.mu.Lock()
 		f := s.flights[id]
 		s.mu.Unlock()
-		c := s.copied(id)
+		c, err := s.callOf(id)
 		switch {
+		case err != nil:
+			return Answer{}, err
 		case c != nil && c.Result != nil && f == nil:
 			return s.recorded(c)
 		case f != nil:
@@ -285,8 +287,10 @@ func (s *session) cancelCall(ctx context.Context, id string, by *cancellation) (
 			s.abort(f, by)
 			return s.landed(ctx, f)
 		}
-		c := s.copied(id)
+		c, err := s.callOf(id)
 		switch {
+		case err != nil:
+			return Answer{}, err
 		case c != nil && c.Result != nil:
 			return s.recorded(c)
 		case !settled: // it may be one of those that are settled now
@@ -324,7 +328,8 @@ func noCall(session, id string) error {
 		With("next", "look which there are; run: steno calls ls "+session)
 }
 
-// copied is what is recorded of a call, nil if it is not.
+// copied is what is recorded of a call that runs here, or was open when the
+// session was opened; nil if nothing is.
 func (s *session) copied(id string) (c *replay.Call) {
 	s.view(func(st *replay.State) {
 		if r := st.Call(id); r != nil {

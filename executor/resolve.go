@@ -34,9 +34,9 @@ func (s *session) resolve(ctx context.Context, req *ResolveRequest) (Answer, err
 	case <-ctx.Done():
 		return Answer{}, s.x.ended(ctx, s.id)
 	}
-	c := s.copied(req.CallID)
-	if c == nil {
-		return Answer{}, noCall(s.id, req.CallID)
+	c, err := s.oneCall(req.CallID)
+	if err != nil {
+		return Answer{}, err
 	}
 	if a, err := s.resolvable(c, req); a.Data != nil || err != nil {
 		return a, err

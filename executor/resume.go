@@ -162,8 +162,10 @@ func resumptionOf(id string, st *replay.State, running map[string]bool) ResumeAn
 	if st.Posture != nil {
 		a.Mode, a.Policy = st.Posture.Mode, st.Posture.PolicyHash
 	}
+	for state, n := range st.Count() {
+		a.Calls[string(state)] = n
+	}
 	for _, c := range st.Calls {
-		a.Calls[string(c.State)]++
 		if c.Result != nil && !c.Result.Open() {
 			continue
 		}

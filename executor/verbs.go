@@ -259,8 +259,10 @@ func summaryOf(id string, st *replay.State) GetAnswer {
 	if st.Ended != nil {
 		a.Outcome = st.Ended.Outcome
 	}
+	for state, n := range st.Count() {
+		a.Calls[string(state)] = n
+	}
 	for _, c := range st.Calls {
-		a.Calls[string(c.State)]++
 		if c.Result == nil && len(a.Open) < maxOpenIDs {
 			a.Open = append(a.Open, c.ID)
 		}

@@ -14,6 +14,7 @@ import (
 // too, so that both refuse the same. It is for one goroutine at a time.
 type Checker struct {
 	calls calls
+	past  *past              // calls of a state that was loaded; nil for any other
 	lost  map[callKey]uint64 // calls whose own event is missing, with the seq of the first event that names them
 	holes bool               // events are missing somewhere before
 	ended bool
@@ -113,6 +114,7 @@ type lookup struct {
 	hash  uint32
 	known bool
 	n     uint32
+	past  uint64 // the result of a past call, which is not among those known
 }
 
 func (c *Checker) find(id []byte) *lookup {
@@ -121,6 +123,10 @@ func (c *Checker) find(id []byte) *lookup {
 		l.id, l.key = append(l.id[:0], id...), keyOf(id)
 		l.hash = uint32(maphash.Bytes(seed, l.key[:]))
 		l.n, l.known = c.calls.find(l.key, l.hash)
+		if l.past = 0; !l.known && c.past != nil {
+			n, _ := c.past.find(l.key)
+			l.past = n.result
+		}
 	}
 	return l
 }
@@ -202,6 +208,8 @@ func (c *Checker) check(e *schema.Event, b *batch) error {
 	before, known := b.calls[key]
 	if !known && call.known {
 		before, known = c.calls.at(call.n).answer, true
+	} else if !known && call.past > 0 {
+		before, known = answer(call.past<<1), true
 	}
 	if e.Type == schema.TypeToolCall {
 		if known {
@@ -269,7 +277,7 @@ func (c *Checker) apply(e *schema.Event, d data) {
 	case e.Type == schema.TypeToolCall:
 		call.n, call.known = c.calls.add(call.key, call.hash), true
 	case !call.known:
-		if c.holes && c.lost[call.key] == 0 {
+		if call.past == 0 && c.holes && c.lost[call.key] == 0 {
 			c.lost[call.key] = e.Seq
 		}
 	case e.Type == schema.TypeToolResult:

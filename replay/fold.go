@@ -89,6 +89,12 @@ func (s *State) applyCall(e *schema.Event, d data, ref Ref) {
 	}
 	call := s.rules.find(plain(d.Get(schema.KeyCallID)))
 	if !call.known {
+		if call.past > 0 {
+			if s.later == nil {
+				s.later = map[callKey][]uint64{}
+			}
+			s.later[call.key] = append(s.later[call.key], e.Seq)
+		}
 		return
 	}
 	c := s.Calls[call.n]

@@ -45,6 +45,15 @@ func (p *Patch) merge(patch jsontext.Value) {
 	}
 }
 
+// UnmarshalJSONFrom reads what MarshalJSONTo has written.
+func (p *Patch) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	v, err := dec.ReadValue()
+	if err == nil && v.Kind() != 'n' {
+		p.merge(v)
+	}
+	return err
+}
+
 // MarshalJSONTo encodes the value.
 func (p *Patch) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if p.object == nil {

@@ -30,7 +30,7 @@ type State struct {
 	Ended     *Ended      `json:"ended"`
 	Epochs    []Epoch     `json:"epochs"`
 	Messages  []Ref       `json:"messages"` // messages and reasoning that count, in order
-	Calls     []*Call     `json:"calls"`    // in the order of their seq
+	Calls     []*Call     `json:"calls"`    // in the order of their seq; see Load
 	TaskKind  string      `json:"task_kind,omitempty"`
 	Phase     string      `json:"phase,omitempty"`
 	Escalated bool        `json:"escalated,omitempty"` // an investigate task has become an edit task, which happens once
@@ -63,7 +63,8 @@ type State struct {
 	decided  Decided
 	executor string
 	rules    *Checker
-	begun    bool // there is an event that is not about writers
+	begun    bool                 // there is an event that is not about writers
+	later    map[callKey][]uint64 // events that name past calls, since it was loaded
 }
 
 // A Ref names one event.
@@ -220,7 +221,7 @@ func New() *State {
 // session_started to damage is, and Started is nil.
 func (s *State) Begun() bool { return s.begun || s.rules.holes }
 
-// Call returns a call by its id, nil if it is not recorded.
+// Call returns a call by its id, nil if it is not recorded, or past; see Load.
 func (s *State) Call(id string) *Call {
 	if c := s.rules.find([]byte(id)); c.known {
 		return s.Calls[c.n]
@@ -239,30 +240,15 @@ func (s *State) Open() []*Call {
 	return open
 }
 
-// Splits gives a call that seq lies inside of: it stands at seq or before, and its
-// first result behind, or it has none. Nil if there is no such call. A compaction
-// or a rewind up to there would take it apart.
-func (s *State) Splits(seq uint64) *Call {
-	for _, c := range s.Calls {
-		switch {
-		case c.Seq > seq:
-			return nil
-		case c.Result == nil:
-			return c
-		case len(c.Superseded) > 0 && c.Superseded[0] <= seq, len(c.Superseded) == 0 && c.Result.Seq <= seq:
-		default:
-			return c
-		}
-	}
-	return nil
-}
-
 // Digest is the SHA-256, in hex, of the state's one canonical encoding: its
 // JSON with the keys of structs in the order of their fields, and the keys of
 // maps sorted by their bytes. It covers content through the sums of the
 // events. Torn tails, surplus, void claims, blank lines and today's lease are
-// no events and leave it as it is.
+// no events and leave it as it is. A state that was loaded has none.
 func (s *State) Digest() string {
+	if s.rules.past != nil {
+		panic("replay: a state that was loaded has no digest")
+	}
 	h := sha256.New()
 	if err := json.MarshalWrite(h, s, json.Deterministic(true)); err != nil {
 		panic("replay: the state has no JSON form: " + err.Error()) // a bug: every field has one
