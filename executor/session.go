@@ -135,7 +135,8 @@ func (s *session) open() error {
 	if decided && !unread {
 		return st.Err(s.id)
 	}
-	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish, Waiting: s.waits}
+	opt := journal.Options{Holder: s.x.cfg.Holder, NewState: func() journal.State { return replay.New() }, Durable: s.publish, Waiting: s.waits,
+		Save: func(st journal.State) []byte { return st.(*replay.State).Save() }, Load: func(b []byte) (journal.State, error) { return replay.Load(b) }}
 	if s.create != nil {
 		opt.Create = true
 		if opt.Started, err = s.started(); err != nil {
@@ -300,6 +301,9 @@ const (
 	maxFlights = 128
 	maxAppends = 128
 )
+
+// What is looked for among the last calls is there, also from a checkpoint on.
+const _ = uint(replay.Recent - max(2*maxFlights, maxFlights+maxRepeats))
 
 // fly returns the flight of a call, a new one if there is none. run is the
 // rest of the call's way; it gets the flight to say when it has begun.

@@ -19,6 +19,12 @@ type Options struct {
 	// NewState makes an empty state to fold the log into; nil folds nothing
 	// and refuses nothing but what the line itself forbids.
 	NewState func() State
+	// Save and Load are how such a state is kept in a checkpoint: Load gives the
+	// one that Save was given, as far as a writer can tell, and may keep b, which
+	// nobody changes. What Save gives nil for is not kept. Without them the whole
+	// log is read at each open.
+	Save func(State) []byte
+	Load func(b []byte) (State, error)
 	// Create makes a session that is not there yet. Without it that is
 	// NotFound: a call never makes a session.
 	Create bool
@@ -42,6 +48,8 @@ type Options struct {
 	// the disk, and with nil when they no longer do. It must not call back into
 	// the Journal.
 	Waiting func(error)
+
+	every uint64 // events between checkpoints, 0 for the usual
 }
 
 // acquireTries bounds how often an acquisition starts over because another
@@ -89,7 +97,11 @@ func Open(ctx context.Context, store Store, session string, opt Options) (*Journ
 
 func acquire(ctx context.Context, store Store, session string, opt Options) (*Journal, error) {
 	// (0) Damage that can be seen refuses before anything is claimed.
-	before, err := survey(ctx, store, session, opt)
+	var kept *checkpoint
+	if opt.Load != nil {
+		kept = checkpointOf(ctx, store, session)
+	}
+	before, err := survey(ctx, store, session, opt, kept)
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +134,12 @@ func acquire(ctx context.Context, store Store, session string, opt Options) (*Jo
 		return nil, err
 	}
 	j := newJournal(store, claim, w, len(header), opt)
-	if err := j.open(ctx, before, claim, opt); err != nil {
+	if err := j.open(ctx, before, claim, opt, kept); err != nil {
 		return nil, errors.Join(err, w.Release())
 	}
+	j.lane <- struct{}{}
+	j.keepSoon()
+	<-j.lane
 	return j, nil
 }
 
@@ -161,13 +176,13 @@ func newJournal(store Store, claim schema.Claim, w Writer, header int, opt Optio
 
 // survey reads a session before it is claimed. A session that may be made and
 // is not there has an empty survey.
-func survey(ctx context.Context, store Store, session string, opt Options) (*Scan, error) {
-	so := ScanOptions{}
+func survey(ctx context.Context, store Store, session string, opt Options, kept *checkpoint) (*Scan, error) {
+	begun := false
+	so := ScanOptions{from: &start{kept, opt.Load, func(*schema.Event) { begun = true }}}
 	if opt.NewState != nil {
 		so.State = opt.NewState()
 	}
 	s := NewScan(store, session, so)
-	begun := false
 	for it, err := range s.Items(ctx) {
 		if err == nil {
 			begun = begun || begins(it.Event)
@@ -218,13 +233,15 @@ func (s *Scan) top() uint64 {
 }
 
 // open goes from a claim to a sealed segment.
-func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, opt Options) error {
+func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, opt Options, kept *checkpoint) error {
 	// (4) What stands below the claim, down to the newest sealed segment, is
 	// made durable and its size noted. What a living predecessor adds later
 	// will not be acknowledged.
-	so := ScanOptions{below: j.epoch, sizes: map[uint64]int64{}}
 	var s *Scan
 	var begun, released bool
+	so := ScanOptions{below: j.epoch, sizes: map[uint64]int64{}, from: &start{kept, opt.Load, func(last *schema.Event) {
+		j.places, begun, released = kept.places(), true, last.Type == schema.TypeWriterReleased
+	}}}
 	for sealed := before.open; ; sealed = s.open {
 		for _, g := range slices.Backward(before.segments) {
 			if _, noted := so.sizes[g.epoch]; !noted {
@@ -240,8 +257,7 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 		}
 		// (5) Read, newest first, never beyond a noted size.
 		if opt.NewState != nil {
-			j.state = opt.NewState()
-			so.State = j.state
+			so.State = opt.NewState()
 		}
 		j.places = places{}
 		s, begun, released = NewScan(j.store, j.session, so), false, false
@@ -270,7 +286,8 @@ func (j *Journal) open(ctx context.Context, before *Scan, claim schema.Claim, op
 	if err := s.refuse(opt.Force); err != nil {
 		return err
 	}
-	j.seq, j.sum = s.last, s.sum
+	j.state, j.seq, j.sum = s.opt.State, s.last, s.sum
+	j.keeps(opt, s.begun)
 	c, err := j.carryOver(ctx, s)
 	if err != nil {
 		return err

@@ -46,3 +46,21 @@ func (p *Places) ID(id ulid.ULID) (seq, epoch uint64, offset int64, ok bool) {
 func (p *Places) Move(from uint64, at int64, to uint64, offset int64) {
 	p.move(place{from, at}, place{to, offset})
 }
+
+// Every says how many events are between checkpoints at least.
+func (o Options) Every(n uint64) Options {
+	o.every = n
+	return o
+}
+
+// Kept waits for the checkpoint that is under way, and says up to where the last
+// one goes.
+func Kept(j *Journal) uint64 {
+	j.awaitKept()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.keeper.covered
+}
+
+// MACCheckpoint is what stands at the end of a checkpoint.
+var MACCheckpoint = macCheckpoint

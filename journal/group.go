@@ -136,6 +136,7 @@ func (j *Journal) share(parts []*part) {
 		p.finish(p.batch.known)
 	}
 	j.write(all, group)
+	j.keepSoon()
 }
 
 // has reports whether an id of entries is in the batch.

@@ -17,8 +17,9 @@
 // # Not promised
 //
 // A log cannot tell that its end was cut off at a line, or that an old backup
-// was restored; keep the Head of an answer to see that. Network file systems
-// are refused.
+// was restored; keep the Head of an answer to see that. [Open] goes by a
+// checkpoint where a session has one that fits, and does not read again what that
+// covers; a Scan always reads all. Network file systems are refused.
 package journal
 
 import (
@@ -78,9 +79,10 @@ type Journal struct {
 	stuck  chan struct{} // closed once one does, then made anew
 	seq    uint64        // of the last event, which is durable
 	sum    schema.Sum
-	size   int64  // of our segment
-	places places // of every event
-	dead   error  // why it takes no more appends
+	size   int64   // of our segment
+	places places  // of every event
+	dead   error   // why it takes no more appends
+	keeper *keeper // nil if no checkpoints are made; set before anybody else has the journal
 }
 
 // An Entry is an event that is yet to be written. Data must come from
@@ -280,7 +282,7 @@ func (j *Journal) encode(ctx context.Context, entries []Entry, before *batch) (b
 }
 
 // Release ends the epoch in good order: it writes writer_released and gives
-// the lease back. Appends that wait for room on the disk end; a release waits
+// the lease back, in a long session behind a checkpoint. Appends that wait for room on the disk end; a release waits
 // for none, and does not roll.
 func (j *Journal) Release(ctx context.Context, reason string) error {
 	j.once.Do(func() { close(j.closing) })
@@ -288,6 +290,9 @@ func (j *Journal) Release(ctx context.Context, reason string) error {
 		reason = "asked for: " + reason
 	}
 	_, err := j.appendAlone(ctx, []Entry{{Type: schema.TypeWriterReleased, Data: schema.Released{Reason: reason}.Data()}})
+	if err == nil {
+		j.keepLast(ctx)
+	}
 	return errors.Join(err, j.Close())
 }
 
@@ -301,6 +306,7 @@ func (j *Journal) Close() error {
 	if j.writer == nil {
 		return nil
 	}
+	j.quitKeeping()
 	if j.Err() == nil {
 		j.die(schema.Errorf(schema.SessionWriterLost, "session %s is closed in this process", j.session).With("session", j.session))
 	}

@@ -52,6 +52,7 @@ type places struct {
 	n    uint32               // how many events there are
 	ids  map[ulid.ULID]uint32 // of each but the last its place in the order of the log, from 0
 	last []ulid.ULID          // ids that are not in the map yet: most logs are never asked for one
+	old  schema.Table         // the same of the ids that a checkpoint has, which are in neither
 }
 
 // A stretch is events of one segment whose numbers follow each other. Where a
@@ -111,6 +112,9 @@ func (p *places) id(id ulid.ULID) (seq uint64, at place, ok bool) {
 	}
 	n, ok := p.ids[id]
 	if !ok {
+		n, ok = p.old.Find(id)
+	}
+	if !ok {
 		return 0, place{}, false
 	}
 	k, _ := slices.BinarySearchFunc(p.list, n, func(s stretch, n uint32) int { return cmp.Compare(s.at, n+1) })
@@ -134,7 +138,7 @@ func (p *places) move(from, to place) {
 			break
 		}
 		last = append(last, moved{s.seq + uint64(n-1), to.offset + offset - from.offset})
-		if s.behind = s.behind[:n-1]; n == 1 {
+		if s.behind = s.behind[: n-1 : n-1]; n == 1 { // the rest may be a checkpoint's
 			p.list = p.list[:k-1]
 		}
 		p.n--

@@ -9,7 +9,7 @@ import (
 	"steno/schema"
 )
 
-// Remove takes a session away for good: its archive, its blobs, and its
+// Remove takes a session away for good: its archive, its blobs, its checkpoint, and its
 // segments but the newest, which says who removed it and why, and keeps its id
 // from being given to another history. From the moment that is written every
 // reader answers NotFound, and Open with Create AlreadyExists.
@@ -117,6 +117,9 @@ func (f *Files) takeAway(session string, top uint64) (freed int64, err error) {
 		return 0, err
 	}
 	defer h.dir.Close()
+	if err := h.dir.RemoveCheckpoint(); err != nil { // first: what is left shows that the removal is not done
+		return 0, err
+	}
 	if freed, err = f.removeArchive(session); err != nil {
 		return 0, err
 	}

@@ -38,6 +38,8 @@ type ScanOptions struct {
 	plan  *plan            // collects what a repair has to list
 	below uint64           // only segments below this one: a claimant's view
 	sizes map[uint64]int64 // sizes that must not be read beyond
+	own   bool             // the newest of these is our own, so nothing is laid over it
+	from  *start           // where to begin, if that is a place of this log
 
 	workers int // that judge lines ahead; 0 for what the machine has, below it none
 	chunk   int // bytes that are read at once, 0 for the usual
@@ -81,7 +83,8 @@ type Scan struct {
 	// Repairs is what the repairs of this log have left out, oldest first.
 	Repairs []Listed
 
-	segments []*segment // oldest first
+	segments []*segment  // oldest first
+	begun    *checkpoint // that the reading began behind, nil if it began with the first segment
 	byEpoch  map[uint64]*segment
 	open     *segment // newest sealed segment
 	pending  bool     // a claim above it is locked and not sealed
@@ -174,7 +177,7 @@ func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
 			yield(Item{}, s.gone(err))
 			return
 		}
-		for _, g := range s.segments {
+		for _, g := range s.segments[s.begin(ctx):] {
 			if s.stop {
 				break
 			}

@@ -12,7 +12,10 @@ import (
 
 // read reads what counts of one sealed segment.
 func (s *Scan) read(ctx context.Context, g *segment) {
-	if p := g.previous; p != nil && g.sealLine > 0 && p.Epoch < g.epoch {
+	at, line := int64(0), 0
+	if c := s.begun; c != nil && g.endLine > 0 { // it is that of the checkpoint
+		at, line = c.End, c.Line
+	} else if p := g.previous; p != nil && g.sealLine > 0 && p.Epoch < g.epoch {
 		before := s.byEpoch[p.Epoch]
 		if before == nil {
 			nothing := sha256.Sum256(nil)
@@ -21,17 +24,18 @@ func (s *Scan) read(ctx context.Context, g *segment) {
 		s.excused = before == nil || before.size < before.pin.len
 	}
 	s.stretch(ctx, g)
-	r, err := s.lines(ctx, g.epoch, 0, g.counts())
+	r, err := s.lines(ctx, g.epoch, at, g.counts())
 	if err != nil {
 		s.fail(err)
 		return
 	}
 	defer r.Close()
+	r.number = line
 	r.judgeAhead(s.opt.workers)
 	if s.live(g) {
-		s.testify(ctx, g, 0) // which of its events are tentative depends on later ones
+		s.testify(ctx, g, at) // which of its events are tentative depends on later ones
 	}
-	s.end = 0
+	s.end = at
 	for !s.stop && s.err == nil && r.next() {
 		if g.tail != nil && r.offset == g.tail.From {
 			g.tailLine = r.number

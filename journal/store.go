@@ -67,6 +67,14 @@ type Store interface {
 	// details.segment.
 	Missing(ctx context.Context, session string, sealed uint64) error
 
+	// Checkpoint gives what KeepCheckpoint has kept of a session, nil if that is
+	// nothing. It may be anything by now: whoever uses it checks it. KeepCheckpoint
+	// keeps b in the place of what was kept before, and first makes sure that what
+	// segment epoch holds is durable there. b itself need not outlast a power cut. Only
+	// the session's holder keeps one.
+	Checkpoint(ctx context.Context, session string) ([]byte, error)
+	KeepCheckpoint(ctx context.Context, session string, epoch uint64, b []byte) error
+
 	// Claim takes the free slot epoch for this process; header is the claim
 	// line with its newline. Epoch 1 makes the session. AlreadyExists means
 	// that another was faster.

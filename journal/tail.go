@@ -17,7 +17,7 @@ import (
 // To no other it adds anything: a durable seal is final.
 func (s *Scan) lay(ctx context.Context) (err error) {
 	g := s.open
-	if g == nil || g.holder == "" || s.Lease.Released && s.Lease.Epoch == g.epoch {
+	if g == nil || s.opt.own || g.holder == "" || s.Lease.Released && s.Lease.Epoch == g.epoch {
 		return nil
 	}
 	size, noted := s.opt.sizes[g.epoch]

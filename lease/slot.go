@@ -349,7 +349,7 @@ func (s *Slot) check(logged bool) error {
 }
 
 // Sweep removes temporary claims of processes that died before they had a
-// slot, and blobs that died with their writer. They were never part of a log.
+// slot, and blobs and checkpoints that died with their writer. They were never part of a log.
 // One whose lock is held belongs to somebody who lives, and stays.
 func (s *Slot) Sweep() {
 	defer s.rest()
@@ -358,6 +358,7 @@ func (s *Slot) Sweep() {
 	}
 	defer s.dir.leave()
 	s.sweep(s.dir.root, ".claim-")
+	s.sweep(s.dir.root, checkpointTemp)
 	if b, err := s.dir.blobs(); err == nil {
 		s.sweep(b, blobTemp)
 		b.Close()

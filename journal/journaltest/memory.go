@@ -28,6 +28,7 @@ type Memory struct {
 	sessions map[string]map[uint64]*memorySegment
 	blobs    map[string][]byte // by session and hash, with a blank between them
 	policies map[string][]byte // by hash
+	kept     map[string][]byte // checkpoints
 }
 
 type memorySegment struct {
@@ -39,7 +40,7 @@ type memorySegment struct {
 func NewMemory() *Memory {
 	secret := make([]byte, 32)
 	rand.Read(secret)
-	return &Memory{id: ulid.Make().String(), secret: secret, sessions: map[string]map[uint64]*memorySegment{}, blobs: map[string][]byte{}, policies: map[string][]byte{}}
+	return &Memory{id: ulid.Make().String(), secret: secret, sessions: map[string]map[uint64]*memorySegment{}, blobs: map[string][]byte{}, policies: map[string][]byte{}, kept: map[string][]byte{}}
 }
 
 // Put makes a segment hold these bytes, with nobody holding its lock.
@@ -199,6 +200,21 @@ func (m *Memory) Blob(_ context.Context, session, sha256 string) (io.ReadCloser,
 // Tail is nil: there is no commit log.
 func (m *Memory) Tail(context.Context, string, uint64, string, int64) (*lease.Tail, error) {
 	return nil, nil
+}
+
+// Checkpoint gives the checkpoint of a session.
+func (m *Memory) Checkpoint(_ context.Context, session string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return bytes.Clone(m.kept[session]), nil
+}
+
+// KeepCheckpoint keeps a checkpoint.
+func (m *Memory) KeepCheckpoint(_ context.Context, session string, _ uint64, b []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept[session] = bytes.Clone(b)
+	return nil
 }
 
 // Lease derives the state of a session's newest segment.
