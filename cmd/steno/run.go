@@ -78,7 +78,7 @@ func (a *app) runFile(ctx context.Context, path, session, workspace string, para
 			return err
 		}
 	}
-	a.asks = true
+	a.asks = path != "-" || !typed(a.in) // whoever types calls would have their next line taken for an answer
 	b, err := a.backend(ctx, true)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -53,6 +54,16 @@ func (t *terminal) control(f func(fd int)) {
 	}
 }
 
+// typed reports whether what is read there is typed at a terminal.
+func typed(in io.Reader) bool {
+	f, is := in.(*os.File)
+	if !is {
+		return false
+	}
+	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP)
+	return err == nil
+}
+
 // shownArgs is how many bytes of the arguments a question shows.
 const shownArgs = 4000
 
@@ -61,6 +72,9 @@ const shownArgs = 4000
 func (t *terminal) ask(ctx context.Context, q executor.ApprovalInfo) (executor.AnswerRequest, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if ctx.Err() != nil { // it came while another question stood
+		return executor.AnswerRequest{}, ctx.Err()
+	}
 	a := executor.AnswerRequest{Session: q.Session, CallID: q.CallID, ApprovalID: q.ApprovalID, ArgsSHA256: q.ArgsSHA256, Redacted: q.Redacted,
 		Decision: "deny", Actor: executor.Actor{ID: byUser()}}
 	if !t.ours() {
@@ -86,11 +100,9 @@ func (t *terminal) ask(ctx context.Context, q executor.ApprovalInfo) (executor.A
 		a.Reason = "the terminal is gone"
 		return a, nil
 	}
-	_ = t.f.SetReadDeadline(time.Time{})
+	until, _ := time.Parse(time.RFC3339Nano, q.Expires) // for ever, where that is no time
+	_ = t.f.SetReadDeadline(until)
 	defer context.AfterFunc(ctx, func() { _ = t.f.SetReadDeadline(time.Unix(1, 0)) })()
-	if at, err := time.Parse(time.RFC3339Nano, q.Expires); err == nil {
-		_ = t.f.SetReadDeadline(at)
-	}
 	line, err := t.line()
 	switch {
 	case ctx.Err() != nil:

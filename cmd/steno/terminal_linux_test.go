@@ -177,6 +177,14 @@ func TestThePersonAtTheTerminalIsAsked(t *testing.T) {
 		t.Errorf("exit %d, %s", code, out)
 	}
 
+	// Whose calls are typed there is not asked beside them.
+	l := newPTY(t)
+	_, wait = l.run(dir, "steno", "run", "-", "--session", "s1")
+	l.types(`{"call_id":"typed","name":"bash","args":{"argv":["echo","b"]}}` + "\n\x04")
+	if out, code := wait(); code != 0 || pick(t, out, "/error/details/rule") != "unattended" || strings.Contains(l.shown.String(), "[y/N]") {
+		t.Errorf("exit %d, %s; shown is %q", code, out, l.shown.String())
+	}
+
 	// In the background, and without a terminal, nobody is asked: it is denied.
 	b := newPTY(t)
 	_, wait = b.run(dir, "sh", "-c", `set -m; steno call bash --session s1 --call-id behind --args '{"command":"true"}' & wait`)
