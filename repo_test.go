@@ -61,7 +61,7 @@ func TestPackagesImportOnlyWhatThePictureShows(t *testing.T) {
 		"steno/journal/journaltest": {"steno/journal", "steno/lease", "steno/replay", "steno/schema"},
 		"steno/replay":              {"steno/schema"},
 		"steno/executor":            {"steno/journal", "steno/lease", "steno/replay", "steno/schema"},
-		"steno/executor/mcp":        {"steno/executor", "steno/schema"},
+		"steno/executor/mcp":        {"steno/executor", "steno/journal", "steno/replay", "steno/schema"},
 		"steno/cmd/steno":           {"steno/executor", "steno/executor/mcp", "steno/journal", "steno/lease", "steno/replay", "steno/schema"},
 	}
 	for _, p := range packages(t) {

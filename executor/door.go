@@ -309,10 +309,9 @@ func sinceLost(lost bool, err error) error {
 	return unsure.With("outcome", journal.Unknown.String())
 }
 
-// pass sends a request to the holder of a session and waits for its answer,
-// for as long as the holder is there. reached is false if it is not.
-func (x *Executor) pass(ctx context.Context, via, verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
-	in, err := x.answers.newInbox(maxAnswers)
+// passBy is pass by one way.
+func (x *Executor) passBy(ctx context.Context, by line, via, verb, holder, session string, payload []byte, hops int) (out reply, reached bool, err error) {
+	in, err := by.answers.newInbox(maxAnswers)
 	if err != nil {
 		return reply{}, true, err
 	}
@@ -320,7 +319,7 @@ func (x *Executor) pass(ctx context.Context, via, verb, holder, session string, 
 	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + verb + "." + session, Reply: in.subject, Data: payload,
 		Header: nats.Header{headerHops: {strconv.Itoa(hops + 1)}, headerVia: {via}}}
 	for {
-		if err := x.cfg.Conn.PublishMsg(msg); err != nil {
+		if err := by.conn.PublishMsg(msg); err != nil {
 			return reply{}, true, unavailable("the request cannot be passed on", err)
 		}
 		m, err := in.next(ctx, holderQuiet)

@@ -93,6 +93,10 @@ type Config struct {
 	// Redact takes secrets out of all that is recorded or logged; nil has the
 	// built-in rules. Its secret is that of Store.
 	Redact *Redactor
+	// Reach connects to a holder of sessions of the store that is not on the server
+	// of Conn; nil if it cannot be reached. The connection is closed after a request.
+	// Without it such a holder is there and not reached.
+	Reach func(holder string) *nats.Conn
 	// Protect names folders that no tool may see or touch: the store's.
 	Protect []string
 	// MaxCalls bounds the calls that run or wait in this process; more are

@@ -3,6 +3,8 @@ package executor
 import (
 	"bytes"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -109,6 +111,15 @@ func OpenRecording(ctx context.Context, store journal.Store, session string, asO
 	}
 	r.tools = recordedTools(r.calls, tools)
 	return r, nil
+}
+
+// Tools are the names of the tools that were called, sorted.
+func (r *Recording) Tools() []string {
+	names := map[string]bool{}
+	for _, c := range r.calls {
+		names[c.Name] = true
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // Diverged is how often something was asked for that the record does not have.

@@ -99,6 +99,7 @@ func (x *Executor) inspect(out *verdict) {
 	value(&r.Content, "/content")
 	value(&r.Structured, "/structured")
 	value(&r.Artifacts, "/artifacts")
+	value(&r.Meta, "/meta")
 	r.Patch, _ = x.redact.JSON(r.Patch, "", nil) // an event of its own, without marks
 	r.FilesRead, out.marks = x.redact.texts(r.FilesRead, "/files_read", out.marks)
 	r.FilesChanged, out.marks = x.redact.texts(r.FilesChanged, "/files_changed", out.marks)
@@ -215,6 +216,7 @@ func (e *encoder) success(r *Result) {
 	e.part("content", r.Content)
 	e.part("structured", r.Structured)
 	e.inline("artifacts", r.Artifacts, maxArtifacts)
+	e.inline("meta", r.Meta, maxArtifacts)
 	e.files("files_read", r.FilesRead)
 	e.files("files_changed", r.FilesChanged)
 	if r.Terminate {

@@ -141,6 +141,7 @@ type Result struct {
 	Content    jsontext.Value // content blocks, or nil
 	Structured jsontext.Value // the answer as data, or nil
 	Artifacts  jsontext.Value // what it has made and where it is, at most 64 KiB of JSON, or nil
+	Meta       jsontext.Value // what the tool's protocol says beside the answer, at most 64 KiB of JSON, or nil
 	// Patch is a merge patch (RFC 7396) of the session's working state, or nil.
 	// It is recorded in one write with the result, and not of a dry run.
 	Patch jsontext.Value

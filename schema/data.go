@@ -37,7 +37,7 @@ var specs = []*spec{
 	parseSpec(TypeApprovalRequested, "call_id!s approval_id!s reason!s expires_at:s program:s"),
 	parseSpec(TypeDecision, "call_id!s decision!s gate!s by!s approval_id:s args_sha256:s grant:o rule:s policy_hash:s reason:s"),
 	parseSpec(TypeToolStarted, "call_id!s attempt!n executor!s original:s tool_version:s deadline:s possibly_running:?"),
-	parseSpec(TypeToolResult, "output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s repeat:o"),
+	parseSpec(TypeToolResult, "output|error call_id!s attempt!n ok!b output:? error:o exit_code:? summary:s content:? structured:? artifacts:? meta:? truncated:o redacted:a duration_us!n files_read:a files_changed:a terminate:b synthetic:b supersedes:n by:s reason:s repeat:o"),
 	parseSpec(TypePhaseChanged, "from!s to!s task_kind:s trigger:?"),
 	parseSpec(TypePostureChanged, "from!? to!o by!s reason!s"),
 	parseSpec(TypeStateChanged, "patch!?"),

@@ -63,7 +63,7 @@ var keys = newNames("call_id", "name", "args_sha256", "dry_run", "decision", "ga
 	// those that are only checked
 	"claim", "previous", "carried", "void", "skipped", "evidence", "trace",
 	"context", "tier", "key", "delivery", "policy_hash", "tool_version",
-	"deadline", "possibly_running", "output", "structured", "artifacts", "truncated", "files_read", "files_changed", "terminate",
+	"deadline", "possibly_running", "output", "structured", "artifacts", "meta", "truncated", "files_read", "files_changed", "terminate",
 	"from", "trigger", "cost", "terminal_status", "strategy", "tail", "deliveries", "message", "actor", "origin", "replaced", "why", "repeat", "program", "original")
 
 // names finds the number of a name, from 1, with one comparison: their places

@@ -210,7 +210,7 @@ func (a *app) waitForCall(ctx context.Context, session, id string, timeout time.
 		wait, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	nc, err := a.connect(ctx)
+	nc, err := a.connectTo(ctx, session)
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func TestASessionIsKnownByItsWholeName(t *testing.T) {
 	t.Error("the case is gone")
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

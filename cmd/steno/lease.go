@@ -199,7 +199,7 @@ func (a *app) ask(ctx context.Context, holder string, req executor.ReleaseReques
 			With("session", req.Session).With("holder", holder).
 			With("next", "if it serves on a NATS server, ask there: steno lease release "+req.Session+" --nats CONTEXT; or wait until that process has ended; run: steno lease show "+req.Session).Cause(cause)
 	}
-	nc, err := a.connect(ctx)
+	nc, err := a.connectTo(ctx, req.Session)
 	if err != nil {
 		return err
 	}

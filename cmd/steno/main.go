@@ -147,7 +147,7 @@ func (a *app) root() *cobra.Command {
 	}
 	root.AddCommand(a.demoCommand(), a.runCommand(), a.serveCommand(), a.callCommand(), a.toolCommand(), a.sessionCommand(),
 		a.verifyCommand(), a.headCommand(), a.repairCommand(), a.replayCommand(), a.leaseCommand(), a.callsCommand(), a.approvalsCommand(), a.exportCommand(),
-		a.diffCommand(), a.searchCommand(), a.doctorCommand(), a.checkCommand(), a.versionCommand())
+		a.diffCommand(), a.searchCommand(), a.mcpCommand(), a.doctorCommand(), a.checkCommand(), a.versionCommand())
 	placed(root)
 	for _, c := range root.Commands() {
 		if c.HasSubCommands() && c.RunE == nil { // "session" alone, or with a word that is no command

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 var commands = map[string]func(){"steno": func() {
 	_, _ = syscall.Setsid() // which fails for one that leads its session already
 	main()
-}}
+}, "mcp-server": testServer}
 
 // root is the folder of the module.
 func root(t testing.TB) string {

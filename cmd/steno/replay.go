@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
 	"steno/executor"
+	"steno/executor/mcp"
 	"steno/journal"
 	"steno/lease"
 	"steno/replay"
@@ -43,8 +46,11 @@ func (a *app) replayCommand() *cobra.Command {
 			"it prints as a NATS context. Calls get recorded results by their id, or by order where their ids are new. Whatever the\n" +
 			"record does not have is replay_divergence, with both sides, and makes exit 9 when SIGTERM ends it; no tool is ever called.\n" +
 			"A program that asks for its session is told how far it has come in the record. What a model is told of the tools no log\n" +
-			"says: session.tools has those that the record has calls of, as this command or --tools knows them.",
-		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --as-of 12\n  steno replay demo --serve nats",
+			"says: session.tools has those that the record has calls of, as this command or --tools knows them.\n\n" +
+			"--serve mcp does the same as an MCP server on standard input and output, for a host of MCP tools. Its tools are those that the\n" +
+			"server of steno mcp had; of other sessions the log has their names only. A call gets its result by steno/call_id of its\n" +
+			"_meta, or by order. It ends with its host.",
+		Example: "  steno replay demo\n  steno replay demo -o json\n  steno replay demo --as-of 12\n  steno replay demo --serve nats\n  steno replay demo --serve mcp",
 		Args:    exactly("SESSION"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkAsOf(c, asOf); err != nil {
@@ -67,8 +73,8 @@ func (a *app) replayCommand() *cobra.Command {
 	}
 	c.Flags().BoolVar(&trusted, "trusted", false, trustedHelp)
 	asOfFlag(c, &asOf)
-	c.Flags().StringVar(&serve, "serve", "", "nats: answer a program that runs again from the record, and never call a tool")
-	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "with --serve: HOST:PORT to listen on")
+	c.Flags().StringVar(&serve, "serve", "", "nats or mcp: answer a program that runs again from the record, and never call a tool")
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "with --serve nats: HOST:PORT to listen on")
 	a.redactFlag(c)
 	a.toolsFlag(c)
 	c.Flags().BoolVar(&lenient, "lenient", false, "go on behind damage")
@@ -140,8 +146,8 @@ func (a *app) printReplay(v replayView) error {
 // serveRecording answers from a session's record until a signal comes.
 func (a *app) serveRecording(ctx context.Context, store *journal.Files, id string, asOf uint64, how, listen string) (err error) {
 	switch {
-	case how != "nats":
-		return usage("--serve is nats; got %q", how)
+	case how != "nats" && how != "mcp":
+		return usage("--serve is nats or mcp; got %q", how)
 	case a.nats != "":
 		return usage("--serve has a server of its own, where no executor can get a call; leave --nats out")
 	}
@@ -156,6 +162,13 @@ func (a *app) serveRecording(ctx context.Context, store *journal.Files, id strin
 	r, err := executor.OpenRecording(ctx, store, id, asOf, redact, file.Tools...)
 	if err != nil {
 		return err
+	}
+	if how == "mcp" {
+		host := &sdk.IOTransport{Reader: io.NopCloser(a.in), Writer: kept{a.out}}
+		if err := mcp.ServeRecording(ctx, store, id, asOf, r, host); err != nil {
+			return schema.Errorf(schema.StdinError, "what the host says cannot be read").Cause(err)
+		}
+		return diverged(r, id)
 	}
 	o, err := listening(listen)
 	if err != nil {
@@ -181,6 +194,11 @@ func (a *app) serveRecording(ctx context.Context, store *journal.Files, id strin
 	if err := stop(); err != nil {
 		return err
 	}
+	return diverged(r, id)
+}
+
+// diverged is what to say when a recording has been asked for what it does not have.
+func diverged(r *executor.Recording, id string) error {
 	if n := r.Diverged(); n > 0 {
 		return schema.Errorf(schema.ReplayDivergence, "what was asked for was not in the record, %s", many(n, "time")).With("session", id).
 			With("next", "look at the errors that the program got: they show both sides")

@@ -348,20 +348,26 @@ func (a *app) executorConfig(nc *nats.Conn, store *journal.Files, level slog.Lev
 	redact, err := a.redactor(store)
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 	return executor.Config{Conn: nc, Store: store, Tools: reg, Holder: lease.Self("steno " + executor.Version),
-		Policy: policy, Redact: redact, Protect: []string{store.Dir()}, Logger: log}, err
+		Policy: policy, Redact: redact, Reach: a.reach, Protect: []string{store.Dir()}, Logger: log}, err
 }
 
 // grace is how long running tools have after a signal.
 const grace = 10 * time.Second
 
+// drain ends the work of an executor of this process.
+func (b *backend) drain() error {
+	x := b.exec
+	if b.exec = nil; x == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(b.calls, grace) // after a signal what is left of it
+	defer cancel()
+	return x.Drain(ctx)
+}
+
 // close drains an executor of this process and ends its server.
 func (b *backend) close() error {
-	var errs []error
-	if b.exec != nil {
-		ctx, cancel := context.WithTimeout(b.calls, grace) // after a signal what is left of it
-		errs = append(errs, b.exec.Drain(ctx))
-		cancel()
-	}
+	errs := []error{b.drain()}
 	b.mcp.Close()
 	if b.cancel != nil {
 		b.cancel()

@@ -149,7 +149,14 @@ func (s *server) tool(name string, t *sdk.Tool) (tool executor.Tool, note string
 			note = "its answers are not checked, for their schema cannot be used: " + clean(err.Error())
 		}
 	}
-	if a := t.Annotations; a != nil && s.cfg.Trust {
+	vouch(s.cfg, t, &tool)
+	return tool, note, nil
+}
+
+// vouch says of a tool what the server says of it, if that is trusted, and what the
+// operator says.
+func vouch(cfg executor.MCPServer, t *sdk.Tool, tool *executor.Tool) {
+	if a := t.Annotations; a != nil && cfg.Trust {
 		tool.ReadOnly, tool.Idempotent = a.ReadOnlyHint, a.IdempotentHint
 		tool.Repeatable = a.ReadOnlyHint || a.IdempotentHint
 		tool.Destructive, tool.OpenWorld = a.DestructiveHint, a.OpenWorldHint
@@ -157,8 +164,7 @@ func (s *server) tool(name string, t *sdk.Tool) (tool executor.Tool, note string
 			tool.Tier = 0
 		}
 	}
-	s.cfg.Tools[original].Over(&tool)
-	return tool, note, nil
+	cfg.Tools[t.Name].Over(tool)
 }
 
 // bounded is a schema as JSON, if it is not larger or deeper than anybody needs.

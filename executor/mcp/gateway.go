@@ -1,0 +1,366 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"steno/executor"
+	"steno/schema"
+)
+
+// GatewayConfig says what stands on both sides of a gateway, and where it keeps
+// its record.
+type GatewayConfig struct {
+	// Host is the connection with the program that makes the calls.
+	Host sdk.Connection
+	// Connect begins a connection with the server, and does so again when one has
+	// ended. The server's standard error is its own.
+	Connect func(ctx context.Context) (sdk.Connection, error)
+	// Session is where the calls are recorded; Client speaks to the executor that
+	// has Tools, and Do is its Do.
+	Session string
+	Client  *executor.Client
+	Tools   *executor.Registry
+	Do      func(ctx context.Context, session string, req executor.Request) (executor.Answer, error)
+	// Whole puts back what a result has beside the log.
+	Whole func(ctx context.Context, data []byte) ([]byte, error)
+	// Known is what the session has of the server already.
+	Known Listing
+	// Name gives a tool of the server its name in the log, and Over what the
+	// operator says of it.
+	Name func(original string) string
+	Over func(definition jsontext.Value, t *executor.Tool)
+	// Actor is on whose behalf calls are made.
+	Actor executor.Actor
+	// Wait is how long a request is held for a call that waits for a person; then
+	// the host is told so, and the same call joins it later.
+	Wait time.Duration
+	// Log gets what people need to know.
+	Log *slog.Logger
+}
+
+// A Gateway stands between a host and a server of the Model Context Protocol. It
+// passes on whatever they say to each other as it is, but for calls of tools:
+// those go through an executor, which records each before the server hears of it,
+// and its result before the host does.
+type Gateway struct {
+	cfg GatewayConfig
+	id  string // of this connection; begins the ids of its calls
+
+	life  context.Context // of what is asked beside the calls
+	end   context.CancelFunc
+	ready chan struct{} // closed once the server may be asked
+	begin sync.Once
+	work  sync.WaitGroup // answers that are still to be given
+
+	connecting sync.Mutex // held while a connection is made
+	listing    sync.Mutex // held while the tools are listed
+
+	mu       sync.Mutex // guards the rest
+	closed   bool
+	wire     *wire
+	init     json.RawMessage // what the host has said in initialize
+	inited   bool            // it has said that it is ready
+	meta     json.RawMessage // what its last request said of the protocol, nil if nothing
+	made     uint64          // calls
+	calls    map[jsonrpc.ID]*call
+	byID     map[string]*call  // those that are under way, by call id
+	waiting  map[string]bool   // calls of the session that wait for a person, by their ids
+	left     map[string]string // calls that wait for a person and for which nobody waits: their ids
+	asked    uint64            // requests of servers that the host was asked
+	asks     map[string]asked
+	known    Listing           // but for its Content
+	recorded string            // the sum of what the session has of it
+	names    map[string]string // of tools that can be called, the server's by those in the log
+
+	pages []Definition // of a list that is being read; guarded by listing
+}
+
+// asked is a request of a server that the host has.
+type asked struct {
+	by *wire
+	id jsonrpc.ID
+}
+
+// A call is one that the host waits for.
+type call struct {
+	id, name, original string
+	key                string // stands for the tool and the arguments
+	meta               json.RawMessage
+	cancel             context.CancelFunc
+	waits              chan struct{} // gets a token when a person is asked
+	asks               bool          // a person is asked; guarded by Gateway.mu
+	given              bool          // the host does not want an answer; guarded by Gateway.mu
+}
+
+// NewGateway makes a gateway. id begins the ids of the calls that the host gives
+// none.
+func NewGateway(cfg GatewayConfig, id string) *Gateway {
+	g := &Gateway{cfg: cfg, id: id, ready: make(chan struct{}), calls: map[jsonrpc.ID]*call{}, byID: map[string]*call{}, waiting: map[string]bool{}, left: map[string]string{},
+		asks: map[string]asked{}, names: map[string]string{}, known: Listing{Server: cfg.Known.Server}, recorded: cfg.Known.sum()}
+	g.life, g.end = context.WithCancel(context.Background())
+	g.learn(cfg.Known.Content)
+	return g
+}
+
+// Connect begins the first connection with the server.
+func (g *Gateway) Connect(ctx context.Context) error {
+	_, err := g.connected(ctx)
+	return err
+}
+
+// Serve passes on what the host says, until it goes or ctx ends. Answers to calls
+// that are under way are given as long as there is a connection.
+func (g *Gateway) Serve(ctx context.Context) error {
+	said := make(chan error, 1)
+	go func() {
+		for {
+			m, err := g.cfg.Host.Read(context.WithoutCancel(ctx))
+			if err != nil {
+				said <- err
+				return
+			}
+			if ctx.Err() != nil {
+				return // no call begins any more
+			}
+			g.fromHost(ctx, m)
+		}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-said:
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
+			return nil
+		}
+		return schema.Errorf(schema.StdinError, "what the host says cannot be read").Cause(err)
+	}
+}
+
+// Close ends the connection with the server, once the answers are given that the
+// executor still had.
+func (g *Gateway) Close() error {
+	g.end()
+	g.work.Wait()
+	g.mu.Lock()
+	g.closed = true
+	l := g.wire
+	g.mu.Unlock()
+	g.begin.Do(func() { close(g.ready) })
+	if l == nil {
+		return nil
+	}
+	err := l.conn.Close()
+	<-l.dead
+	return err
+}
+
+// fromHost takes what the host says.
+func (g *Gateway) fromHost(ctx context.Context, m jsonrpc.Message) {
+	r, is := m.(*jsonrpc.Request)
+	if !is {
+		g.answerOfHost(m.(*jsonrpc.Response))
+		return
+	}
+	switch {
+	case r.Method == "tools/call" && r.IsCall():
+		g.callTool(ctx, r)
+		return
+	case r.Method == "notifications/cancelled" && g.cancelled(r):
+		return
+	}
+	g.mu.Lock()
+	switch r.Method {
+	case "initialize":
+		g.init = r.Params
+	case "notifications/initialized":
+		g.inited = true
+	default:
+		g.notesMeta(r.Params)
+	}
+	g.mu.Unlock()
+	l, err := g.connected(ctx)
+	if err == nil {
+		if r.IsCall() {
+			err = l.relay(ctx, r)
+		} else {
+			err = l.conn.Write(ctx, r)
+		}
+	}
+	if r.Method != "initialize" { // from then on the server may be asked
+		g.begin.Do(func() { close(g.ready) })
+	}
+	if err != nil && r.IsCall() {
+		g.tell(&jsonrpc.Response{ID: r.ID, Error: protocolError(g.down(err))})
+	}
+}
+
+// notesMeta keeps what a request says of the protocol, for requests of our own.
+// The caller holds mu.
+func (g *Gateway) notesMeta(params json.RawMessage) {
+	var v struct {
+		Meta object `json:"_meta"`
+	}
+	if json.Unmarshal(params, &v) != nil || len(v.Meta) == 0 {
+		return
+	}
+	delete(v.Meta, "progressToken")
+	if len(v.Meta) > 0 {
+		g.meta = v.Meta.text()
+	}
+}
+
+// answerOfHost passes an answer on to the server that has asked.
+func (g *Gateway) answerOfHost(r *jsonrpc.Response) {
+	id, _ := r.ID.Raw().(string)
+	g.mu.Lock()
+	a, ok := g.asks[id]
+	delete(g.asks, id)
+	g.mu.Unlock()
+	if !ok {
+		return
+	}
+	_ = a.by.conn.Write(context.Background(), &jsonrpc.Response{ID: a.id, Result: r.Result, Error: r.Error}) // one that has ended asks no more
+}
+
+// fromServer takes what the server says that is no answer to a request of ours.
+func (g *Gateway) fromServer(l *wire, m jsonrpc.Message) {
+	switch m := m.(type) {
+	case *jsonrpc.Response:
+		r := l.relayedFor(m.ID)
+		switch {
+		case r == nil:
+		case r.Method == "tools/list" && m.Error == nil:
+			g.work.Go(func() { g.listed(r, m) }) // which records them
+		default:
+			if (r.Method == "initialize" || r.Method == "server/discover") && m.Error == nil {
+				g.mu.Lock()
+				if text, _, err := schema.Compact(nil, m.Result, 2); err == nil {
+					g.known.Server = text
+				}
+				g.mu.Unlock()
+			}
+			g.tell(m)
+		}
+	case *jsonrpc.Request:
+		if !m.IsCall() {
+			g.tell(m)
+			return
+		}
+		g.mu.Lock()
+		g.asked++
+		name := fmt.Sprintf("%s%d", ours, g.asked)
+		g.asks[name] = asked{l, m.ID}
+		g.mu.Unlock()
+		id, err := jsonrpc.MakeID(name)
+		if err == nil {
+			g.tell(&jsonrpc.Request{ID: id, Method: m.Method, Params: m.Params})
+		}
+	}
+}
+
+// tell says something to the host. One that has gone is noticed where it is read.
+func (g *Gateway) tell(m jsonrpc.Message) { _ = g.cfg.Host.Write(context.Background(), m) }
+
+// connected gives the connection with the server, a new one if the last has ended.
+func (g *Gateway) connected(ctx context.Context) (*wire, error) {
+	g.connecting.Lock()
+	defer g.connecting.Unlock()
+	g.mu.Lock()
+	l, closed, init, inited := g.wire, g.closed, g.init, g.inited
+	g.mu.Unlock()
+	if closed {
+		return nil, errGone
+	}
+	if l != nil {
+		select {
+		case <-l.dead:
+		default:
+			return l, nil
+		}
+	}
+	again := l != nil
+	conn, err := g.cfg.Connect(ctx)
+	if err != nil {
+		return nil, schema.Errorf(schema.CommandFailed, "the MCP server cannot be reached").Cause(err).With("cause", err.Error())
+	}
+	l = newWire(conn, g.fromServer)
+	go g.follow(l)
+	if again && init != nil {
+		// The host has said this once, and need not know that it is said again.
+		wait, cancel := context.WithTimeout(ctx, initWait)
+		defer cancel()
+		if _, _, err := l.request(wait, "initialize", init); err != nil {
+			return nil, errors.Join(errGone, err, conn.Close())
+		}
+		if inited {
+			l.notify("notifications/initialized", object{})
+		}
+	}
+	g.mu.Lock()
+	g.wire = l
+	g.mu.Unlock()
+	return l, nil
+}
+
+// initWait is how long a server that was started again may take to begin.
+const initWait = time.Minute
+
+// follow hears a connection to its end, and answers for it then.
+func (g *Gateway) follow(l *wire) {
+	unanswered := l.read(context.Background())
+	defer l.conn.Close()
+	g.mu.Lock()
+	closed := g.closed
+	for name, a := range g.asks {
+		if a.by == l {
+			delete(g.asks, name)
+		}
+	}
+	g.mu.Unlock()
+	if closed {
+		return
+	}
+	g.cfg.Log.Warn("the MCP server has ended; it is started again when it is asked for something", "why", l.why)
+	for _, r := range unanswered {
+		g.tell(&jsonrpc.Response{ID: r.ID, Error: protocolError(g.down(errGone))})
+	}
+}
+
+// down is why the server does not answer.
+func (g *Gateway) down(err error) error {
+	if errors.Is(err, errGone) {
+		return schema.Errorf(schema.Unavailable, "the MCP server has ended before it answered; ask again").Cause(err)
+	}
+	return err
+}
+
+// object is params of a request as members.
+type object map[string]json.RawMessage
+
+// text has the members as they are: encoding/json would write some anew.
+func (o object) text() json.RawMessage {
+	var b schema.Object
+	for _, key := range slices.Sorted(maps.Keys(o)) {
+		b.Raw(key, o[key])
+	}
+	return b.Bytes()
+}
+
+// raw is text as JSON.
+func raw(text string) json.RawMessage {
+	b, _ := jsontext.AppendQuote(nil, text) // an error only says that text was replaced
+	return json.RawMessage(b)
+}
