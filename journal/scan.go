@@ -35,6 +35,10 @@ type ScanOptions struct {
 	// reads so.
 	Trusted bool
 
+	// AsOf is the seq of the last event that counts, 0 for all: the reading ends
+	// before the first one above it.
+	AsOf uint64
+
 	plan  *plan            // collects what a repair has to list
 	below uint64           // only segments below this one: a claimant's view
 	sizes map[uint64]int64 // sizes that must not be read beyond
@@ -74,7 +78,8 @@ type Scan struct {
 	// What the reading has found; complete once Items has been read to the end.
 	Head     schema.Head // of the last event given
 	Events   int
-	Epochs   int // sealed segments
+	Epochs   int // sealed segments, up to that of Head where ScanOptions.AsOf is set
+	Beyond   bool // the reading ended at an event above ScanOptions.AsOf
 	Findings int
 	Lease    lease.Status // when the reading began
 	// FirstError is the first finding of severity error, nil if the log is in
@@ -188,6 +193,14 @@ func (s *Scan) Items(ctx context.Context) iter.Seq2[Item, error] {
 			}
 		}
 		s.atEnd(ctx)
+		if s.opt.AsOf > 0 {
+			s.Epochs = 0
+			for _, g := range s.segments {
+				if g.sealed && g.epoch <= s.Head.Epoch {
+					s.Epochs++
+				}
+			}
+		}
 		if s.err != nil && !s.stop {
 			s.yield(Item{}, s.err)
 		}

@@ -243,6 +243,10 @@ func (s *Scan) atSeal(g *segment) error {
 func (s *Scan) take(ctx context.Context, g *segment, r *lineReader, one []schema.Event, named, broken bool) {
 	e := &one[0]
 	s.flush(e.Seq)
+	if s.opt.AsOf > 0 && e.Seq > s.opt.AsOf {
+		s.Beyond, s.stop = true, true
+		return
+	}
 	s.Events++
 	s.last, s.sum, s.end = e.Seq, e.Sum, r.next0
 	s.Head = e.Head()

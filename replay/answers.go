@@ -71,21 +71,37 @@ func resultMessage(e *schema.Event, d data) *Message {
 func (p *projection) unanswered(n *uint32) *Message {
 	switch {
 	case n == nil:
-		return noResult(schema.OrphanToolCall, "no result recorded")
+		return noResult(schema.OrphanToolCall, "no result recorded", nextResume)
 	case p.calls[*n].started || int(*n) < p.lost:
-		return noResult(schema.OutcomeUnknown, "no result recorded: the call has started, or may have, and what became of it is not known")
+		return noResult(schema.OutcomeUnknown, "no result recorded: the call has started, or may have, and what became of it is not known", "")
+	case p.calls[*n].waits:
+		return noResult(schema.OrphanToolCall, "no result recorded: the call waits until a person allows or denies it", "do not make it again; its result comes once somebody has answered")
 	}
-	return noResult(schema.OrphanToolCall, "no result recorded: the call has not started")
+	return noResult(schema.OrphanToolCall, "no result recorded: the call has not started", nextResume)
 }
 
-// never stands for the result of a call that a model has made and nobody has
-// asked steno for.
-func (p *projection) never() *Message {
-	return noResult(schema.OrphanToolCall, "no result recorded: nor is the call, which did not run")
+const nextResume = "resume the session, which runs the call or says what became of it"
+
+// never stands for the result of a call that a model has made in the message of
+// that seq, and that nobody has asked steno for, as far as the log tells.
+func (p *projection) never(seq uint64) *Message {
+	switch {
+	case seq < p.hole:
+		return noResult(schema.OutcomeUnknown, "no result recorded, nor the call: the log is damaged behind the message, so whether it ran is not known", "")
+	case seq <= p.copied:
+		return noResult(schema.OutcomeUnknown, "no result recorded, nor the call: a fork does not have the calls that were open, so whether it ran only the log of its parent tells", "")
+	}
+	return noResult(schema.OrphanToolCall, "no result recorded: nor is the call, which did not run", "make it again if it is still needed")
 }
 
-func noResult(kind schema.Kind, why string) *Message {
-	b, _ := json.Marshal(schema.Body(schema.Errorf(kind, "%s", why).With("synthetic", true)), json.Deterministic(true)) // it has only text
+// noResult is an answer that is made up. next is what to do, that of the kind if
+// it is empty.
+func noResult(kind schema.Kind, why, next string) *Message {
+	err := schema.Errorf(kind, "%s", why).With("synthetic", true)
+	if next != "" {
+		err.With("next", next)
+	}
+	b, _ := json.Marshal(schema.Body(err), json.Deterministic(true)) // it has only text
 	return &Message{Role: "result", Content: quoted(string(b)), Failed: true, Kind: kind, Synthetic: true}
 }
 
@@ -240,7 +256,10 @@ func (b *block) args() jsontext.Value {
 	text := b.Arguments
 	switch b.Type {
 	case "tool_use":
-		return b.Input
+		if len(b.Input) > 0 && b.Input[0] == '{' {
+			return b.Input
+		}
+		return jsontext.Value("{}")
 	case "function":
 		text = b.Function.Arguments
 	}

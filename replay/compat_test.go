@@ -81,7 +81,8 @@ func frozen(t *testing.T) *journal.Files {
 	return journaltest.FilesIn(t, dir)
 }
 
-// Logs of every version, with their digests behind every event, fold for ever.
+// Logs of every version, with their digests behind every event, fold for ever. The
+// last line of a session is of its messages, whose words may change, on purpose.
 func TestS5FrozenLogsFoldAsTheyDid(t *testing.T) {
 	if *freeze {
 		thaw(t)

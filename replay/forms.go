@@ -170,13 +170,13 @@ func (a *anthropicForm) assistant(g *group, m *Message, list []block) (out []jso
 		case said && !speaks(text):
 		case said:
 			out = append(out, textOr(b, text))
-		case id == "" && b.Type == "":
+		case id == "" && (b.Type == "" || b.Type == "tool_use" || b.Type == "function" || b.Type == "function_call"): // nobody can answer it
 		case id == "":
 			out = append(out, b.raw)
 		case calls[id] != nil:
 			shown := calls[id].id
 			delete(calls, id)
-			if b.Type == "tool_use" {
+			if b.Type == "tool_use" && len(b.Input) > 0 && b.Input[0] == '{' {
 				out = append(out, b.renamed(shown))
 				continue
 			}

@@ -70,6 +70,8 @@ func TestS7AProviderTakesWhatItIsGiven(t *testing.T) {
 			`{"type":"tool_result","tool_use_id":"b","content":null},{"type":"tool_result","tool_use_id":"c","content":{"x":1}}]`)},
 			`"tool_use_id":"a","content":[` + imageBlock + `]},{"type":"tool_result","tool_use_id":"b","content":""},{"type":"tool_result","tool_use_id":"c","content":"{\"x\":1}"}]`,
 			`"tool_call_id":"a","content":"[image, which is not shown here]"}{"role":"tool","tool_call_id":"b","content":""}{"role":"tool","tool_call_id":"c","content":"{\"x\":1}"}`},
+		"calls that are none": {[]entry{said("go"), answered(`[{"type":"tool_use","id":"","name":"read","input":{}},{"type":"tool_use","name":"read"},{"type":"tool_use","id":"a","name":"read","input":"x"}]`)},
+			`{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"read","input":{}}]}`, `"tool_calls":[{"id":"a","type":"function","function":{"name":"read","arguments":"{}"}}]}`},
 		"the name of no tool": {[]entry{said("go"), {"tool_call", `{"call_id":"a","name":"server.read file","args":{},"args_sha256":"44"}`}, output("a", "1", "")},
 			`"name":"server_read_file"`, `"name":"server_read_file"`},
 	} {
@@ -78,6 +80,36 @@ func TestS7AProviderTakesWhatItIsGiven(t *testing.T) {
 			got := strings.Join(messages(t, l.add(c.events...), replay.Projection{Format: format}), "")
 			if !strings.Contains(got, want) {
 				t.Errorf("%s, %s:\n%s\nand not\n%s", name, format, got, want)
+			}
+		}
+	}
+}
+
+// What may have run is never said not to have.
+func TestS7NoModelIsToldThatACallDidNotRunThatMay(t *testing.T) {
+	t.Parallel()
+	use := answered(`[{"type":"tool_use","id":"a","name":"pay","input":{}}]`)
+	asked := entry{"approval_requested", `{"call_id":"a","approval_id":"p","reason":"r"}`}
+	for name, c := range map[string]struct {
+		events []entry
+		hole   int // the event that is not there
+		want   string
+	}{
+		"the call lies in a hole":  {[]entry{said("go"), use, call("a"), started("a", 1), output("a", "paid", ""), said("and")}, 3, "whether it ran is not known"},
+		"a hole before it":         {[]entry{said("go"), said("on"), use, said("and")}, 2, "which did not run"},
+		"open in the parent":       {[]entry{said("go"), {"assistant_message", `{"content":[{"type":"tool_use","id":"a","name":"pay","input":{}}],"origin":{"session":"s0","seq":3}}`}, said("and")}, 0, "only the log of its parent tells"},
+		"made in the fork":         {[]entry{{"user_message", `{"text":"go","origin":{"session":"s0","seq":3}}`}, use, said("and")}, 0, "which did not run"},
+		"it waits for a person":    {[]entry{said("go"), call("a"), asked}, 0, "waits until a person allows or denies it"},
+		"a person has answered it": {[]entry{said("go"), call("a"), asked, {"permission_decision", `{"call_id":"a","decision":"allow","gate":"approval","by":"human","approval_id":"p"}`}}, 0, "the call has not started"},
+	} {
+		for _, format := range []string{"anthropic", "openai", ""} {
+			var l log
+			events := l.add(c.events...)
+			if c.hole > 0 {
+				events = append(events[:c.hole-1:c.hole-1], events[c.hole:]...)
+			}
+			if got := strings.Join(messages(t, events, replay.Projection{Format: format}), ""); strings.Count(got, c.want) != 1 {
+				t.Errorf("%s, %s:\n%s\nand not\n%s", name, format, got, c.want)
 			}
 		}
 	}

@@ -117,6 +117,7 @@ type declaration struct {
 type pairing struct {
 	seq, home, result uint64 // home is the message that declares it
 	started           bool
+	waits             bool // for a person
 }
 
 type projection struct {
@@ -137,6 +138,8 @@ type projection struct {
 	compacts []compaction           // those that count, the newest last; then those that are shown, in their order
 	summary  []byte                 // the data of the newest one
 	lost     int                    // calls before the last hole
+	hole     uint64                 // seq of the first event behind that
+	copied   uint64                 // seq of the last event that a fork has from its parent
 	last     uint64                 // seq of the last event: later ones have come meanwhile
 
 	// Of the second.
@@ -195,7 +198,10 @@ func (p *projection) index() error {
 	err := p.read(func(e *schema.Event, d data) error {
 		if e.Seq != last+1 {
 			p.rules.Hole()
-			p.lost = len(p.calls)
+			p.lost, p.hole = len(p.calls), e.Seq
+		}
+		if d.Get(schema.KeyOrigin) != nil {
+			p.copied = e.Seq
 		}
 		last = e.Seq
 		one[0] = *e
@@ -213,6 +219,10 @@ func (p *projection) index() error {
 			return p.answered(e, d)
 		case schema.TypeToolCall:
 			p.indexCall(e, d)
+		case schema.TypeApprovalRequested:
+			p.of(d).waits = true
+		case schema.TypeDecision:
+			p.of(d).waits = false
 		case schema.TypeToolStarted:
 			p.of(d).started = true
 		case schema.TypeToolResult:

@@ -212,14 +212,14 @@ func (p *projection) declaredIn(g *group, m *Message) {
 		by, own := p.given[decl]
 		switch {
 		case own && !p.in(by.seq):
-			p.put(g, call, p.never())
+			p.put(g, call, p.never(m.Seq))
 		case own:
 			if p.put(g, call, by.answer); by.answer == nil {
 				p.awaited[decl] = waits{g, len(g.answers) - 1}
 				g.wait++
 			}
 		case p.unlinked[decl]:
-			p.put(g, call, p.never())
+			p.put(g, call, p.never(m.Seq))
 		case late:
 			call.Seq, call.CallID = p.calls[to.n].seq, to.id
 			p.put(g, call, p.answer(to.n))

@@ -50,6 +50,7 @@ const (
 	KeyArgs
 	KeyRange
 	KeySummary
+	KeyOrigin
 	keyBlobs
 )
 
@@ -59,12 +60,12 @@ const maxKeys = 112
 var keys = newNames("call_id", "name", "args_sha256", "dry_run", "decision", "gate", "by", "attempt", "executor", "ok", "error", "exit_code",
 	"duration_us", "synthetic", "supersedes", "how", "workspace", "labels", "parent", "task_kind", "phase", "to", "patch", "model", "tokens",
 	"to_seq", "outcome", "reason", "kind", "posture", "redacted", "approval_id", "expires_at", "grant", "rule",
-	"text", "content", "partial", "turn", "item", "dialect", "args", "range", "summary", "blobs",
+	"text", "content", "partial", "turn", "item", "dialect", "args", "range", "summary", "origin", "blobs",
 	// those that are only checked
 	"claim", "previous", "carried", "void", "skipped", "evidence", "trace",
 	"context", "tier", "key", "delivery", "policy_hash", "tool_version",
 	"deadline", "possibly_running", "output", "structured", "artifacts", "meta", "truncated", "files_read", "files_changed", "terminate",
-	"from", "trigger", "cost", "terminal_status", "strategy", "tail", "deliveries", "message", "actor", "origin", "replaced", "why", "repeat", "program", "original")
+	"from", "trigger", "cost", "terminal_status", "strategy", "tail", "deliveries", "message", "actor", "replaced", "why", "repeat", "program", "original")
 
 // names finds the number of a name, from 1, with one comparison: their places
 // in the table are all different.

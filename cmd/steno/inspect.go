@@ -66,13 +66,13 @@ type repairedTo struct {
 
 func (a *app) inspect(ctx context.Context, store journal.Store, id string, asOf uint64) error {
 	v := inspectView{Session: id, AsOf: asOf}
-	var damage *schema.Finding
-	pairs, err := replay.ReadPairs(before(events(ctx, store, id, true, &damage), asOf))
+	r := &reading{ctx: ctx, store: store, id: id, lenient: true}
+	pairs, err := replay.ReadPairs(before(r.events(), asOf))
 	if err != nil {
 		return err
 	}
 	v.Raw.Pairs, v.Raw.Digest = pairs, pairs.Digest()
-	messages := replay.Messages(events(ctx, store, id, true, &damage), replay.Projection{AsOf: asOf})
+	messages := replay.Messages(r.events(), replay.Projection{AsOf: asOf})
 	calls, digest, n, err := answersIn(messages)
 	if err != nil {
 		return schema.AsError(err).With("session", id)
@@ -83,8 +83,9 @@ func (a *app) inspect(ctx context.Context, store journal.Store, id string, asOf 
 	} else {
 		err = a.printInspect(v)
 	}
-	if err == nil && damage != nil {
-		err = damage.Err(id)
+	a.tellTentative(r)
+	if err == nil && r.damage != nil {
+		err = r.damage.Err(id)
 	}
 	return err
 }

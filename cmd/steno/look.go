@@ -116,26 +116,22 @@ func checkAsOf(c *cobra.Command, asOf uint64) error {
 	return nil
 }
 
-// upTo gives the items of a reading up to event asOf, all if that is 0. An end
-// before that event is NotFound; where it lies in a hole the reading ends there.
+// upTo gives the items of a reading with ScanOptions.AsOf. An end before that
+// event is NotFound; where it lies in a hole the reading ends there.
 func upTo(ctx context.Context, scan *journal.Scan, id string, asOf uint64) iter.Seq2[journal.Item, error] {
 	if asOf == 0 {
 		return scan.Items(ctx)
 	}
 	return func(yield func(journal.Item, error) bool) {
-		last := uint64(0)
 		for it, err := range scan.Items(ctx) {
-			if it.Event != nil {
-				if last = it.Event.Seq; last > asOf {
-					return
-				}
-			}
-			if !yield(it, err) || err != nil || last == asOf {
+			if !yield(it, err) || err != nil || it.Event != nil && it.Event.Seq == asOf {
 				return
 			}
 		}
-		yield(journal.Item{}, schema.Errorf(schema.NotFound, "session %s has no event %d: it ends with %d", id, asOf, last).
-			With("session", id).With("seq", asOf).With("next", "give --as-of a number up to the last event; run: steno head "+id))
+		if last := scan.Head.Seq; !scan.Beyond {
+			yield(journal.Item{}, schema.Errorf(schema.NotFound, "session %s has no event %d: it ends with %d", id, asOf, last).
+				With("session", id).With("seq", asOf).With("next", "give --as-of a number up to the last event; run: steno head "+id))
+		}
 	}
 }
 

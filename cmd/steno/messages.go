@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"iter"
 
@@ -11,8 +12,8 @@ import (
 )
 
 func (a *app) exportMessages(ctx context.Context, store journal.Store, id string, m sessionExport) error {
-	var damage *schema.Finding
-	messages := replay.Messages(events(ctx, store, id, m.lenient, &damage), replay.Projection{Format: m.format, AsOf: m.asOf,
+	r := &reading{ctx: ctx, store: store, id: id, lenient: m.lenient}
+	messages := replay.Messages(r.events(), replay.Projection{Format: m.format, AsOf: m.asOf,
 		Whole: func(data []byte) ([]byte, error) { return journal.Whole(ctx, store, id, data) }})
 	begin, between, end := "[", ",\n", "]\n"
 	if a.format == "jsonl" {
@@ -41,30 +42,59 @@ func (a *app) exportMessages(ctx context.Context, store journal.Store, id string
 	if _, err := io.WriteString(a.out, end); err != nil {
 		return err
 	}
-	if damage != nil {
-		return damaged{damage.Err(id)}
+	a.tellTentative(r)
+	if r.damage != nil {
+		return damaged{r.damage.Err(id)}
 	}
 	return nil
 }
 
-// events gives the events of a session that count, each time anew, and the
-// first damage of a lenient reading. What the fold refuses is found the first time.
-func events(ctx context.Context, store journal.Store, id string, lenient bool, damage **schema.Finding) iter.Seq2[*schema.Event, error] {
-	opt := journal.ScanOptions{Strict: !lenient, State: replay.NewChecker()}
+// A reading gives the events of a session, as often as it is asked to.
+type reading struct {
+	ctx     context.Context
+	store   journal.Store
+	id      string
+	lenient bool // damage is passed over
+	durable bool // what is not known to be that does not count
+
+	damage    *schema.Finding // the first that was passed over
+	tentative uint64          // seq of the first event that is not known to be durable, 0 for none
+	checked   bool            // what the fold refuses is found the first time
+}
+
+func (r *reading) events() iter.Seq2[*schema.Event, error] {
 	return func(yield func(*schema.Event, error) bool) {
-		scan := journal.NewScan(store, id, opt)
-		opt.State = nil
-		for it, err := range scan.Items(ctx) {
+		opt := journal.ScanOptions{Strict: !r.lenient}
+		if !r.checked {
+			opt.State, r.checked = replay.NewChecker(), true
+		}
+		scan := journal.NewScan(r.store, r.id, opt)
+		defer func() { // also where nobody wants the rest
+			if r.damage == nil {
+				r.damage = scan.FirstError
+			}
+		}()
+		for it, err := range scan.Items(r.ctx) {
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			if it.Event != nil && !it.Tentative && !yield(it.Event, nil) {
+			if it.Event == nil || it.Tentative && r.durable {
+				continue
+			}
+			if it.Tentative && r.tentative == 0 {
+				r.tentative = it.Event.Seq
+			}
+			if !yield(it.Event, nil) {
 				return
 			}
 		}
-		if *damage == nil {
-			*damage = scan.FirstError
-		}
+	}
+}
+
+// tellTentative says that a writer is at work.
+func (a *app) tellTentative(r *reading) {
+	if r.tentative > 0 {
+		fmt.Fprintf(a.err, "session %s is held by a writer; from event %d on nothing shows yet that it is durable\n", r.id, r.tentative)
 	}
 }

@@ -122,8 +122,8 @@ func (a *app) planFork(c *cobra.Command, req executor.ForkRequest) error {
 		if st.PostureLost || st.PhaseLost {
 			return schema.Errorf(schema.ResumePolicyUnavailable, "what session %s goes by may be lost with damaged lines of its log", id).With("session", id)
 		}
-		var damage *schema.Finding
-		fork, err := replay.ReadFork(id, req.At, events(ctx, store, id, false, &damage))
+		r := &reading{ctx: ctx, store: store, id: id, durable: true}
+		fork, err := replay.ReadFork(id, req.At, r.events())
 		if err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) 
 		names[s] = s
 		return s
 	}
-	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker()})
+	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker(), AsOf: asOf})
 	for it, err := range upTo(ctx, scan, id, asOf) {
 		if err != nil {
 			return nil, nil, err

@@ -56,7 +56,7 @@ func (a *app) record(ctx context.Context, store journal.Store, id string, asOf u
 	}
 	// What was written since the first reading is left out, so that what stands
 	// above is true.
-	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker(), Blobs: r.damage != nil})
+	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker(), Blobs: r.damage != nil, AsOf: asOf})
 	for it, err := range upTo(ctx, scan, id, asOf) {
 		switch {
 		case err != nil:
@@ -84,7 +84,7 @@ func (r *record) end(l look) error {
 
 // survey reads the log for the first time.
 func (r *record) survey(ctx context.Context) error {
-	scan := journal.NewScan(r.store, r.session, journal.ScanOptions{State: replay.NewChecker(), Blobs: true})
+	scan := journal.NewScan(r.store, r.session, journal.ScanOptions{State: replay.NewChecker(), Blobs: true, AsOf: r.asOf})
 	for it, err := range upTo(ctx, scan, r.session, r.asOf) {
 		if err != nil {
 			return err

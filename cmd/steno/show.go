@@ -56,7 +56,7 @@ func (a *app) showCommand() *cobra.Command {
 
 // showSession gives everything readable and names every hole, as it is read.
 func (a *app) showSession(ctx context.Context, store journal.Store, id string, asOf uint64, trusted bool) error {
-	r := report{Session: id, Trusted: trusted, opt: journal.ScanOptions{Trusted: trusted}, asOf: asOf}
+	r := report{Session: id, Trusted: trusted, opt: journal.ScanOptions{Trusted: trusted, AsOf: asOf}, asOf: asOf}
 	a.tellTrusted(id, trusted)
 	r.opt.State = replay.NewChecker()
 	scan := journal.NewScan(store, id, r.opt)

@@ -67,7 +67,7 @@ func (a *app) timeline(ctx context.Context, store journal.Store, id string, asOf
 	t := &timeline{a: a, width: a.width(), open: map[string]*bar{}}
 	people := a.forPeople()
 	l := listing{a: a}
-	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker(), Trusted: trusted})
+	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker(), Trusted: trusted, AsOf: asOf})
 	for it, err := range upTo(ctx, scan, id, asOf) {
 		if err == nil {
 			switch {

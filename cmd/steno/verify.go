@@ -242,6 +242,7 @@ func readSession(ctx context.Context, store journal.Store, id string, asOf uint6
 	if err := schema.CheckSession(id); err != nil {
 		return r, err
 	}
+	opt.AsOf = asOf
 	scan := journal.NewScan(store, id, opt)
 	var other error // the log is not the one that the head names: a repair would not bring that one back
 	for it, err := range upTo(ctx, scan, id, asOf) {
@@ -288,7 +289,7 @@ func (r *report) each(ctx context.Context, store journal.Store, give func(schema
 		return nil
 	}
 	opt := r.opt
-	opt.State = replay.NewChecker()
+	opt.State, opt.AsOf = replay.NewChecker(), r.asOf
 	for it, err := range upTo(ctx, journal.NewScan(store, r.Session, opt), r.Session, r.asOf) {
 		if err == nil && it.Finding != nil {
 			err = give(*it.Finding)
