@@ -78,7 +78,7 @@ type Scan struct {
 	// What the reading has found; complete once Items has been read to the end.
 	Head     schema.Head // of the last event given
 	Events   int
-	Epochs   int // sealed segments, up to that of Head where ScanOptions.AsOf is set
+	Epochs   int  // sealed segments, up to that of Head where ScanOptions.AsOf is set
 	Beyond   bool // the reading ended at an event above ScanOptions.AsOf
 	Findings int
 	Lease    lease.Status // when the reading began
