@@ -107,6 +107,9 @@ func (s *session) call(f *flight, tool Tool, a replay.Attempt, over resolution) 
 		// outcome stays open, and whoever holds the session next settles it.
 		return Answer{}, s.stopped()
 	}
+	if q, is := asked(err); is {
+		return s.question(req, tool, a, q, time.Since(began), over)
+	}
 	out := s.verdict(res, err)
 	out.escalates = s.escalates(req.Name, req.DryRun, out.err == nil && res.OK)
 	out.duration, out.over = time.Since(began), over
@@ -151,7 +154,7 @@ func (s *session) safely(ctx context.Context, tool Tool, inv *Invocation) (res R
 		return res, nil
 	}
 	var e *schema.Error
-	if !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+	if _, asks := asked(err); !asks && !errors.As(err, &e) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		// The model is shown the class only; the cause may hold anything.
 		s.x.log.Error("a tool failed unexpectedly", "session", s.id, "call", inv.CallID, "tool", tool.Name, "err", err)
 		err = schema.Errorf(schema.ToolFailed, "the tool failed unexpectedly").With("class", fmt.Sprintf("%T", err))

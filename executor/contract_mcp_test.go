@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json" // of the SDK's values
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -30,7 +31,7 @@ import (
 // reached it in a folder of each below dir. die is how it dies.
 func contractMCP(dir string, die func()) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "contract", Version: "1"}, nil)
-	for _, does := range append(slices.Clone(contractWords), "waits") {
+	for _, does := range append(slices.Clone(contractWords), "waits", "asks") {
 		like := contractTool(does)
 		tool := &sdk.Tool{Name: does, Description: like.Description, InputSchema: json.RawMessage(like.Input)}
 		if like.Output != nil {
@@ -47,6 +48,15 @@ func contractMCP(dir string, die func()) *sdk.Server {
 			}
 			do := does
 			switch do {
+			case "asks":
+				if req.Params.InputResponses == nil {
+					return &sdk.CallToolResult{RequestState: "half way", InputRequests: sdk.InputRequestMap{"sure": &sdk.ElicitParams{Mode: "form", Message: "Delete all?",
+						RequestedSchema: json.RawMessage(`{"type":"object","properties":{"sure":{"type":"boolean"},"why":{"type":"string"}},"required":["sure"]}`)}}}, nil
+				}
+				if r, is := req.Params.InputResponses["sure"].(*sdk.ElicitResult); !is || r.Action != "accept" || r.Content["sure"] != true || req.Params.RequestState != "half way" {
+					return nil, fmt.Errorf("the answer is %+v", req.Params.InputResponses["sure"])
+				}
+				do = "echo"
 			case "dies":
 				defer die()
 				do = "echo"
@@ -152,9 +162,44 @@ func TestT1ContractOfAToolOfAnMCPServerByHTTP(t *testing.T) {
 		var h *httptest.Server
 		s := contractMCP(dir, func() { h.CloseClientConnections() })
 		h = httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s }, nil))
-		t.Cleanup(h.Close)
+		t.Cleanup(func() {
+			h.Close()
+			for session := range s.Sessions() {
+				_ = session.Close()
+			}
+		})
 		return mcpTool(t, executor.MCPServer{URL: h.URL}, does)
 	}})
+}
+
+// What a server asks in place of a result is asked a person, and the call is sent
+// again with the answer.
+func TestT25AnMCPServerAsksAPerson(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, journaltest.NATSOptions{})
+	dir := t.TempDir()
+	n := p.node([]executor.Tool{mcpTool(t, executor.MCPServer{Argv: []string{self, "contract-mcp", dir}, Dir: dir}, "asks")})
+	n.open("s1")
+	q, result := n.asked("s1", "c1", "asks", `{"n":1}`)
+	if q.Reason != "the tool asks: Delete all?" {
+		t.Errorf("asked is %q", q.Reason)
+	}
+	n.mustAnswer(q, "allow")
+	a := wait(t, "the result", result)
+	p.wantRecorded("s1", a)
+	wantKindOfResult(t, a.Data, "")
+	if got := field[string](t, a.Data, "output"); got != `{"n":1}` || field[int](t, a.Data, "attempt") != 2 {
+		t.Errorf("the result is %s", a.Data)
+	}
+	q, result = n.asked("s1", "c2", "asks", `{"n":2}`)
+	n.mustAnswer(q, "deny")
+	wantKindOfResult(t, wait(t, "the result", result).Data, schema.ApprovalDenied)
+	if got := effects(t, filepath.Join(dir, "s1", "reached")); !slices.Equal(got, []string{"c1"}) {
+		t.Errorf("done were %q", got)
+	}
 }
 
 // childMCP starts the MCP servers of a child: one whose tools may not run again, and

@@ -23,7 +23,7 @@ import (
 // work. A *schema.Error is shown to the agent as it is; of any other error the
 // agent sees only that there was one. A command that ran and exited non-zero
 // has not failed: that is a Result with OK false. A structured answer that does
-// not fit Output is tool_failed. When ctx ends, Run stops what it has begun and
+// not fit Output is tool_failed. A [Question] is asked a person. When ctx ends, Run stops what it has begun and
 // returns kind timeout or cancelled.
 //
 // [Define] makes a Tool of a function.

@@ -36,19 +36,30 @@ func (s *server) call(ctx context.Context, original string, call *executor.Invoc
 	token := "steno-" + strconv.FormatUint(s.tokens.Add(1), 10)
 	s.speech.Store(token, call)
 	defer s.speech.Delete(token)
-	res, err := l.session.CallTool(on, &sdk.CallToolParams{
-		Meta: s.meta(call, token), Name: original, Arguments: stdjson.RawMessage(call.Args)})
+	params := &sdk.CallToolParams{Meta: s.meta(call, token), Name: original, Arguments: stdjson.RawMessage(call.Args)}
+	if q, there := s.asked.LoadAndDelete(callOf(call)); there && call.Attempt > 1 { // a person has said yes
+		params.InputResponses, params.RequestState = q.(*question).yes, q.(*question).state
+	}
+	res, err := l.session.CallTool(on, params)
 	if err != nil {
 		return executor.Result{}, s.failure(ctx, l, seen, err)
 	}
-	if raw := seen.raw.Load(); raw != nil {
-		return result(jsontext.Value(*raw))
+	text := seen.raw.Load()
+	if text == nil { // it came in a way that nobody takes results out of
+		made, err := stdjson.Marshal(res)
+		if err != nil {
+			return executor.Result{}, noResult().Cause(err)
+		}
+		text = (*stdjson.RawMessage)(&made)
 	}
-	text, err := stdjson.Marshal(res) // it came in a way that nobody takes results out of
-	if err != nil {
+	var a answer
+	if err := json.Unmarshal(*text, &a, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return executor.Result{}, noResult().Cause(err)
 	}
-	return result(text)
+	if a.Type == "input_required" {
+		return executor.Result{}, s.ask(call, &a)
+	}
+	return result(&a)
 }
 
 // meta is what the server is told of the call.
@@ -122,18 +133,13 @@ type answer struct {
 	Content    []jsontext.Value `json:"content"`
 	Structured jsontext.Value   `json:"structuredContent"`
 	IsError    bool             `json:"isError"`
+	// Of one that asks.
+	Requests map[string]inputRequest `json:"inputRequests"`
+	State    string                  `json:"requestState"`
 }
 
 // result is what an answer says.
-func result(text []byte) (executor.Result, error) {
-	var a answer
-	if err := json.Unmarshal(text, &a, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
-		return executor.Result{}, noResult().Cause(err)
-	}
-	if a.Type == "input_required" {
-		return executor.Result{}, schema.Errorf(schema.ToolFailed, "the tool asks for more before it goes on, and nobody is asked for it here").
-			With("next", "give it what it needs as arguments, or use a tool that does not ask")
-	}
+func result(a *answer) (executor.Result, error) {
 	res := executor.Result{OK: !a.IsError, Structured: a.Structured}
 	var out strings.Builder
 	var files []artifact

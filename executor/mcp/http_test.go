@@ -74,10 +74,20 @@ func newWeb() *web {
 	return w
 }
 
+// end ends it, with the sessions that it has.
+func (w *web) end() {
+	w.Listener.Close()
+	w.CloseClientConnections()
+	w.Close()
+	for s := range w.mcp.Sessions() {
+		_ = s.Close()
+	}
+}
+
 func TestAnMCPServerByHTTP(t *testing.T) {
 	t.Parallel()
 	w := newWeb()
-	defer w.Close()
+	defer w.end()
 	b := idle(t)
 	defer func() { b.all.Close() }()
 	defer close(w.stop)
@@ -119,7 +129,7 @@ func TestAnMCPServerByHTTPThatRefuses(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int32{http.StatusUnauthorized, http.StatusTemporaryRedirect, http.StatusInternalServerError} {
 		w := newWeb()
-		defer w.Close()
+		defer w.end()
 		w.refuse.Store(status)
 		b := idle(t).startAs(executor.MCPServer{Name: "raw", URL: w.URL, Headers: map[string]string{"Authorization": "Bearer abc-123456"}})
 		if s := b.all.Status()[0]; s.Connected || strings.Contains(b.log.String(), "abc-123456") {
@@ -138,9 +148,7 @@ func TestAnMCPServerByHTTPThatGoesAway(t *testing.T) {
 	b := idle(t).startAs(executor.MCPServer{Name: "raw", URL: w.URL})
 	b.want("echo", `{}`, `{}`)
 	addr := w.Listener.Addr().String()
-	w.Listener.Close()
-	w.CloseClientConnections()
-	w.Close()
+	w.end()
 	tool, err := b.reg.Get("raw_echo")
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +169,10 @@ func TestAnMCPServerByHTTPThatGoesAway(t *testing.T) {
 	h.Listener.Close()
 	h.Listener = again
 	h.Start()
-	defer h.Close()
+	defer func() {
+		h.Close()
+		w.end()
+	}()
 	defer b.all.Close()
 	b.back()
 	b.want("echo", `{}`, `{}`)

@@ -43,6 +43,7 @@ type server struct {
 	once    sync.Once
 	speech  sync.Map // calls by their progress token
 	tokens  atomic.Uint64
+	asked   sync.Map // what a person was asked for a call, by [callOf]
 
 	mu      sync.Mutex
 	link    *link             // nil while it is away
@@ -56,7 +57,14 @@ func newServer(all *Servers, cfg executor.MCPServer) *server {
 	s := &server{all: all, wait: all.wait, cfg: cfg, prefix: schema.ToolName(cfg.Name) + "_", log: all.opts.Logger.With("mcp_server", cfg.Name),
 		changed: make(chan struct{}, 1), tried: make(chan struct{}), why: "it has not answered yet", tools: map[string]remote{}}
 	s.client = sdk.NewClient(&sdk.Implementation{Name: "steno", Version: executor.Version}, &sdk.ClientOptions{
-		Capabilities: &sdk.ClientCapabilities{}, // it offers nothing: no roots, no sampling, and nobody to ask
+		Capabilities:   &sdk.ClientCapabilities{Elicitation: &sdk.ElicitationCapabilities{Form: &sdk.FormElicitationCapabilities{}, URL: &sdk.URLElicitationCapabilities{}}},
+		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true}, // see question.go
+		// A server of an older revision asks in the middle of a call, and no record
+		// could keep that: a person is asked only where the call can be sent again.
+		ElicitationHandler: func(context.Context, *sdk.ElicitRequest) (*sdk.ElicitResult, error) {
+			s.log.Warn("an MCP server asks in the middle of a call; it is declined")
+			return &sdk.ElicitResult{Action: "decline"}, nil
+		},
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
 			select {
 			case s.changed <- struct{}{}:
