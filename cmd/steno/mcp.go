@@ -128,7 +128,8 @@ func (a *app) gateway(ctx context.Context, how gateway) (err error) {
 	}
 	defer func() {
 		// Calls that run have their grace, and their answers are given.
-		err = errors.Join(err, b.drain(), g.Close())
+		err = errors.Join(err, b.drain())
+		g.Close()
 	}()
 	opened, err := b.client.Open(ctx, executor.OpenRequest{Session: session, Workspace: workspace})
 	if err == nil {

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A host that begins with initialize, as most do, hears nothing of a server that
+// ends but the answers to what was on its way: the next one is told the same. On
+// standard output there are messages, one a line, and nothing else.
+func TestAHostThatBeginsByItselfKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "effects")
+	p := launch(t, dir, gate("--session", "s1")[1:]...)
+	say := func(text string) {
+		if _, err := fmt.Fprintln(p.in, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call := func(id int, name string) {
+		say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"file":%q}}}`, id, name, file))
+		p.says(fmt.Sprintf(`"id":%d,`, id))
+	}
+	say(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`)
+	p.says(`"serverInfo"`)
+	say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	for id, name := range []string{"note", "die", "note", "die", "note"} {
+		call(10+id, name)
+	}
+	say(`{"jsonrpc":"2.0","id":20,"method":"no/such"}`)
+	p.says(`"id":20,`)
+	call(21, "no-such-tool")
+	say(`{"jsonrpc":"2.0","id":22,"method":"tools/call","params":{}}`)
+	p.says(`"id":22,`)
+	must(t, p.in.Close())
+	if code := p.exit(); code != 0 {
+		t.Errorf("it ends with %d", code)
+	}
+	if countLines(file, "noted") != 3 || countLines(file, "dying") != 2 {
+		b, _ := os.ReadFile(file)
+		t.Errorf("the effects are %s", b)
+	}
+	kinds := map[string]string{"10": "noted", "11": "interrupted", "12": "noted", "13": "interrupted", "14": "noted", "20": `"error"`, "21": "unknown_tool", "22": "-32602"}
+	for line := range strings.Lines(p.out.String()) {
+		id := fmt.Sprint(pick(t, line, "/id"))
+		if want := kinds[id]; !strings.Contains(line, want) {
+			t.Errorf("the answer to %s is %s", id, line)
+		}
+		delete(kinds, id)
+	}
+	if len(kinds) > 0 {
+		t.Errorf("there is no answer to %v", kinds)
+	}
+}
+
+// A server of a tools file has in the log the names that executors give it, and the
+// operator's word counts.
+func TestAGatewayBeforeAServerOfAToolsFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "tools.yaml"), []byte("version: 1\nmcpServers:\n  tester:\n    command: mcp-server\n    tools:\n      echo: {read_only: true, tier: 0}\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "policy.yaml"), []byte("version: 1\nmode: read_only\n"), 0o600))
+	h := connect(t, dir, nil, "steno", "mcp", "--session", "s1", "--tools", "tools.yaml", "--name", "tester", "--policy", "policy.yaml")
+	tools, err := h.ListTools(t.Context(), nil)
+	must(t, err)
+	if len(tools.Tools) != 1 || tools.Tools[0].Name != "echo" {
+		t.Errorf("a policy that lets nothing but reading through lists %d tools", len(tools.Tools))
+	}
+	if r := h.ask("echo", nil, nil); r.IsError {
+		t.Errorf("it says %s", says(r))
+	}
+	file := filepath.Join(dir, "effects")
+	if r := h.ask("note", map[string]any{"file": file}, nil); !r.IsError || countLines(file, "noted") > 0 {
+		t.Errorf("it says %s", says(r))
+	}
+	must(t, h.Close())
+	if out := good(t, dir, "calls", "ls", "s1", "-o", "jsonl"); !strings.Contains(out, `"tester_echo"`) || !strings.Contains(out, `"tester_note"`) {
+		t.Errorf("the calls are %s", out)
+	}
+	if out, errOut, code := steno(t, dir, "mcp", "--tools", "tools.yaml", "--name", "other"); code != 2 || out != "" || !strings.Contains(errOut, "tester") {
+		t.Errorf("another name gets exit %d, %s", code, errOut)
+	}
+}
