@@ -115,6 +115,16 @@ func TestS7NoModelIsToldThatACallDidNotRunThatMay(t *testing.T) {
 	}
 }
 
+// What the fold refuses is no message either.
+func TestS7WhatIsRefusedIsNoMessage(t *testing.T) {
+	t.Parallel()
+	var l log
+	events := l.add(said("go"), ended, said("after the end"))
+	if got := strings.Join(messages(t, events, replay.Projection{}), ""); strings.Contains(got, "after the end") {
+		t.Error(got)
+	}
+}
+
 // The answers to the calls of a turn stand in one message, directly behind it,
 // however large they are.
 func TestS7LargeAnswersOfATurnStandTogether(t *testing.T) {

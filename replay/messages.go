@@ -137,6 +137,7 @@ type projection struct {
 	gone     []span                 // what rewinds took back, in order and apart
 	compacts []compaction           // those that count, the newest last; then those that are shown, in their order
 	summary  []byte                 // the data of the newest one
+	refused  []uint64               // events that the fold refuses
 	lost     int                    // calls before the last hole
 	hole     uint64                 // seq of the first event behind that
 	copied   uint64                 // seq of the last event that a fork has from its parent
@@ -208,6 +209,8 @@ func (p *projection) index() error {
 		if err := p.rules.Check(one[:]); err != nil {
 			if schema.KindOf(err) == schema.ResultWithoutCall {
 				p.rules.Apply(e)
+			} else {
+				p.refused = append(p.refused, e.Seq)
 			}
 			return nil
 		}

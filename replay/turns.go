@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"errors"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -145,7 +146,7 @@ func (p *projection) next() *group {
 func (p *projection) add(e *schema.Event, d data) error {
 	switch e.Type {
 	case schema.TypeUserMessage, schema.TypeAssistantMessage, schema.TypeReasoning:
-		if !p.in(e.Seq) || d.Check(e.Type) != nil {
+		if _, refused := slices.BinarySearch(p.refused, e.Seq); refused || !p.in(e.Seq) || d.Check(e.Type) != nil {
 			return nil
 		}
 	case schema.TypeToolCall:
