@@ -84,7 +84,7 @@ func macCheckpoint(secret, body []byte) []byte {
 	}
 	workers.Wait()
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("\xffsteno checkpoint\n"))
+	h.Write([]byte("\xffcheckpoint of steno\n"))
 	for i := range sums {
 		h.Write(sums[i][:])
 	}
