@@ -109,6 +109,7 @@ type search struct {
 
 	named    bool     // the command line names the sessions
 	literal  []byte   // stands in every text that can match, where it has no escape; nil if there is none
+	longest  int      // bytes that a match has at most; 0 where nobody knows
 	literals [][]byte // each stands in every line that can match, unless that has an escape or a blob
 }
 

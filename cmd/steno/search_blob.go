@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"regexp"
+	"regexp/syntax"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -82,7 +84,7 @@ func (r *sieve) inBlob(ctx context.Context, b schema.Blob, session string) (text
 	err = read(func(in *bufio.Reader) error {
 		t := texts{in: in, json: json}
 		for ; t.next(); n++ {
-			if m := r.pattern.FindReaderIndex(&t); m != nil {
+			if m := t.find(r.pattern, r.longest); m != nil {
 				found, from, to = true, m[0], m[1]
 				return nil
 			}
@@ -192,6 +194,64 @@ func (t *texts) next() bool {
 			return true
 		}
 	}
+}
+
+// find is where an expression matches in the text at hand. Where a match has no
+// more than longest bytes it looks at pieces, which is several times as fast as
+// rune by rune; 0 says that this cannot be known.
+func (t *texts) find(re *regexp.Regexp, longest int) []int {
+	if longest == 0 {
+		return re.FindReaderIndex(t)
+	}
+	piece, at := make([]byte, 0, 32<<10+longest), 0
+	for {
+		ended := false
+		for len(piece) < cap(piece)-utf8.UTFMax && !ended {
+			c, _, err := t.ReadRune()
+			if ended = err != nil; !ended {
+				piece = utf8.AppendRune(piece, c)
+			}
+		}
+		if m := re.FindIndex(piece); m != nil {
+			return []int{at + m[0], at + m[1]}
+		}
+		if ended {
+			return nil
+		}
+		gone := len(piece) - longest
+		at, piece = at+gone, append(piece[:0], piece[gone:]...)
+	}
+}
+
+// longestOf is how many bytes a match of an expression has at most, 0 where
+// nothing says so, or where it looks at what stands beside it.
+func longestOf(re *syntax.Regexp) int {
+	const most = 4 << 10
+	n := 0
+	switch re.Op {
+	case syntax.OpLiteral:
+		n = utf8.UTFMax * len(re.Rune)
+	case syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		n = utf8.UTFMax
+	case syntax.OpCapture, syntax.OpQuest:
+		n = longestOf(re.Sub[0])
+	case syntax.OpRepeat:
+		n = max(0, re.Max) * longestOf(re.Sub[0])
+	case syntax.OpConcat, syntax.OpAlternate:
+		for _, sub := range re.Sub {
+			k := longestOf(sub)
+			if k == 0 {
+				return 0
+			}
+			if n += k; re.Op == syntax.OpAlternate {
+				n = max(n-k, k)
+			}
+		}
+	}
+	if n > most {
+		return 0
+	}
+	return n
 }
 
 // failed is the error that ended it, nil for the end of the value.

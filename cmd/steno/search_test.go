@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"regexp/syntax"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,6 +117,11 @@ func TestS14ASearchLooksIntoBlobs(t *testing.T) {
 		"name-in-the-blob":      "",
 		"null":                  "",
 		"a{2}way":               "",
+		"[mn]eedle is?":         "packed/3",
+		"[n]eedle":              "odd/3 packed/3 plain/6 plain/7 plain/8",
+		`needle.{0,9}\[s`:       "plain/8",
+		"needle.*seam":          "plain/8",
+		`\bneedle"`:             "plain/6",
 		"needle|--tool|read":    "plain/6",
 		"needle|--kind|timeout": "",
 	} {
@@ -139,6 +148,41 @@ func TestS14ASearchLooksIntoBlobs(t *testing.T) {
 	out, errOut, code := steno(t, dir, "search", "needle|near", "-o", "jsonl")
 	if got := seqs(t, out); code != 4 || strings.Count(got, "plain/") != 2 || !strings.Contains(got, "plain/9") || strings.Count(errOut, "corrupt_log_line") != 1 || !strings.Contains(errOut, "blob_") {
 		t.Errorf("exit %d, it finds %s\n%s", code, got, errOut)
+	}
+}
+
+// Piece by piece a value is found to hold what it holds, wherever pieces end, and
+// in the same place as rune by rune.
+func TestABlobIsSearchedInPieces(t *testing.T) {
+	t.Parallel()
+	for _, pattern := range []string{"needle", "(?i)N[e-e]{2}dlE", "nee(dle|)dle", "ü?needle", "x{0,40}needle"} {
+		re := regexp.MustCompile(pattern)
+		parsed, err := syntax.Parse(pattern, syntax.Perl)
+		must(t, err)
+		longest := longestOf(parsed)
+		if longest == 0 && !strings.Contains(pattern, "|)") {
+			t.Fatalf("of %s a match may have any length", pattern)
+		}
+		for off := 32<<10 - 30; off < 32<<10+300; off += 7 {
+			text := strings.Repeat("ü", off/2) + strings.Repeat(".", off%2) + "needle" + strings.Repeat(" far", 20_000)
+			in := texts{in: bufio.NewReader(strings.NewReader(text))}
+			in.next()
+			if got, want := in.find(re, longest), re.FindStringIndex(text); !slices.Equal(got, want) {
+				t.Fatalf("%s behind %d bytes is at %v, not %v", pattern, off, got, want)
+			}
+			in = texts{in: bufio.NewReader(strings.NewReader(text[:off]))}
+			in.next()
+			if got := in.find(re, longest); got != nil {
+				t.Fatalf("%s is at %v, where it is not", pattern, got)
+			}
+		}
+	}
+	for pattern, want := range map[string]int{"ab": 8, "a|bcd": 12, "a{3}": 12, "a*": 0, "^a": 0, `\ba`: 0, "a+": 0, "(?i)k": 4, "[^a]": 4, "x{999}y{999}": 0, "": 0} {
+		parsed, err := syntax.Parse(pattern, syntax.Perl)
+		must(t, err)
+		if got := longestOf(parsed); got != want {
+			t.Errorf("a match of %q has at most %d bytes, want %d", pattern, got, want)
+		}
 	}
 }
 

@@ -177,6 +177,7 @@ func sumOf(line []byte) (digits []byte, ok bool) {
 // need finds what stands in every line that can match.
 func (s *search) need(pattern string) {
 	if re, err := syntax.Parse(pattern, syntax.Perl); err == nil {
+		s.longest = longestOf(re)
 		if l := literal(re.Simplify()); l != "" {
 			s.literal = []byte(l)
 			s.literals = append(s.literals, s.literal)
