@@ -324,6 +324,7 @@ func (x *Executor) Drain(ctx context.Context) error {
 	errs = append(errs, x.retireAll(reasons)...)
 	errs = append(errs, x.closeFiles())
 	x.tellAll()
+	x.workers.end()
 	// Whoever asked has an answer on the wire before the connection goes.
 	wire(x.flush())
 	return errors.Join(errs...)

@@ -108,6 +108,20 @@ func (w *workers) begin(ctx context.Context) {
 	}()
 }
 
+// end takes the tools of workers out of the registry, which another executor may
+// go on with. Nothing runs any more.
+func (w *workers) end() {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name := range w.tools {
+		w.x.cfg.Tools.Remove(name)
+	}
+	clear(w.tools)
+}
+
 // watch looks for workers until the executor stops.
 func (w *workers) watch(ctx context.Context) {
 	for {

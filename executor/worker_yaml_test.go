@@ -1,6 +1,7 @@
 package executor_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -99,6 +100,28 @@ func TestWhereNoWorkersAreAcceptedNoneIsCalled(t *testing.T) {
 			t.Errorf("seen are %v and %v", tools, refused)
 		}
 		n.stop()
+	}
+}
+
+// What workers host leaves the registry with the executor that has found it.
+func TestAnExecutorTakesTheToolsOfWorkersWithIt(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	c := newCounter(false)
+	p.hosts(c.tool("count", false))
+	registry, err := executor.NewRegistry(echo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		n := p.node(nil, withWorkers(), func(c *executor.Config) { c.Tools = registry })
+		n.open("s1")
+		if data := n.call("s1", fmt.Sprint("c", i), "count", `{}`).Data; !field[bool](t, data, "ok") {
+			t.Errorf("the result is %s", data)
+		}
+		n.stop()
+		if _, err := registry.Get("count"); schema.KindOf(err) != schema.UnknownTool || len(registry.Tools()) != 1 {
+			t.Errorf("the registry has %v, %v", registry.Tools(), err)
+		}
 	}
 }
 

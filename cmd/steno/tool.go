@@ -45,7 +45,7 @@ func (a *app) toolCommand() *cobra.Command {
 			if err != nil || a.nats != "" {
 				hosted, asked := a.hostedTool(c.Context(), args[0])
 				switch {
-				case asked != nil:
+				case asked != nil: // nobody knows
 					return asked
 				case hosted != nil:
 					t = *hosted
@@ -96,8 +96,11 @@ func (a *app) registry(ctx context.Context) (*executor.Registry, *mcp.Servers, e
 func (a *app) specs(ctx context.Context, session string) (specs []jsontext.Value, servers []mcp.Status, err error) {
 	if session == "" {
 		hosted, _, err := a.hosted(ctx)
-		if err != nil {
+		if err != nil && a.nats != "" {
 			return nil, nil, err
+		}
+		if err != nil { // what this command has itself is there all the same
+			fmt.Fprintf(a.err, "the serve on this store does not say what workers host: %s\n", inert(err.Error()))
 		}
 		for _, r := range hosted.Refused {
 			fmt.Fprintf(a.err, "not used: %s: %s\n", inert(r.Worker), inert(r.Why))

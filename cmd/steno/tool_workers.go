@@ -13,7 +13,7 @@ import (
 )
 
 // workersWait bounds the question what workers host.
-const workersWait = 10 * time.Second
+const workersWait = 5 * time.Second
 
 // hosted asks the serve on this store, or the server of --nats, which tools workers
 // host. ok is false where there is nobody to ask.
