@@ -31,7 +31,7 @@ import (
 // reached it in a folder of each below dir. die is how it dies.
 func contractMCP(dir string, die func()) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "contract", Version: "1"}, nil)
-	for _, does := range append(slices.Clone(contractWords), "waits", "asks") {
+	for _, does := range append(slices.Clone(contractWords), "waits", "asks", "tells") {
 		like := contractTool(does)
 		tool := &sdk.Tool{Name: does, Description: like.Description, InputSchema: json.RawMessage(like.Input)}
 		if like.Output != nil {
@@ -48,6 +48,21 @@ func contractMCP(dir string, die func()) *sdk.Server {
 			}
 			do := does
 			switch do {
+			case "tells": // how far it is, until somebody has heard it
+				if err := req.Session.NotifyProgress(ctx, &sdk.ProgressNotificationParams{ProgressToken: req.Params.GetProgressToken(), Progress: 1, Total: 4}); err != nil {
+					return nil, err
+				}
+				for {
+					if _, err := os.Stat(filepath.Join(dir, "heard")); err == nil {
+						break
+					}
+					select {
+					case <-time.After(5 * time.Millisecond):
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+				}
+				do = "echo"
 			case "asks":
 				if req.Params.InputResponses == nil {
 					return &sdk.CallToolResult{RequestState: "half way", InputRequests: sdk.InputRequestMap{"sure": &sdk.ElicitParams{Mode: "form", Message: "Delete all?",
@@ -200,6 +215,28 @@ func TestT25AnMCPServerAsksAPerson(t *testing.T) {
 	if got := effects(t, filepath.Join(dir, "s1", "reached")); !slices.Equal(got, []string{"c1"}) {
 		t.Errorf("done were %q", got)
 	}
+}
+
+func TestS13AnMCPServerTellsItsProgress(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPlace(t, journaltest.NATSOptions{})
+	dir := t.TempDir()
+	n := p.node([]executor.Tool{mcpTool(t, executor.MCPServer{Argv: []string{self, "contract-mcp", dir}, Dir: dir}, "tells")})
+	n.open("s1")
+	events := p.nats.Listen("steno.v1.event.s1.tool_progress")
+	asked := n.background("s1", "c1", "tells")
+	m, err := events.NextMsg(journaltest.Deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := field[progress](t, m.Data, "data"); got.CallID != "c1" || got.Text != "1 of 4" {
+		t.Errorf("told is %+v", got)
+	}
+	touch(t, filepath.Join(dir, "heard"))
+	wantKindOfResult(t, wait(t, "the answer", asked).Data, "")
 }
 
 // childMCP starts the MCP servers of a child: one whose tools may not run again, and

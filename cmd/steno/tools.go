@@ -46,7 +46,7 @@ func startServers(ctx context.Context, file executor.ToolsFile, cfg executor.Con
 	if len(file.Servers) == 0 {
 		return nil
 	}
-	servers := mcp.Start(cfg.Tools, file.Servers, mcp.Options{Protect: cfg.Protect, Logger: slog.New(cfg.Redact.Handler(cfg.Logger.Handler()))})
+	servers := mcp.Start(cfg.Tools, file.Servers, mcp.Options{Protect: cfg.Protect, Redact: cfg.Redact, Logger: slog.New(cfg.Redact.Handler(cfg.Logger.Handler()))})
 	wait, cancel := context.WithTimeout(ctx, serversWait)
 	defer cancel()
 	servers.Wait(wait)

@@ -106,7 +106,7 @@ func (s *server) failure(ctx context.Context, l *link, seen *exchange, err error
 		return schema.Errorf(schema.PayloadTooLarge, "the tool ran, and its answer is longer than %d MiB", maxMessage>>20).
 			With("server", s.cfg.Name).With("next", "look whether it took effect; have it answer less, or by a file")
 	case errors.As(err, &says) && !errors.As(err, &web):
-		return schema.Errorf(schema.ToolFailed, "the MCP server answers with an error: %s", clean(says.Message)).
+		return schema.Errorf(schema.ToolFailed, "the MCP server answers with an error: %s", s.clean(says.Message)).
 			With("server", s.cfg.Name).With("code", says.Code)
 	case errors.As(err, &dialled) && dialled.Op == "dial":
 		s.drop(l)
@@ -117,7 +117,7 @@ func (s *server) failure(ctx context.Context, l *link, seen *exchange, err error
 		return schema.Errorf(schema.ToolFailed, "the MCP server refuses the call with HTTP status %d", status).With("server", s.cfg.Name).Cause(err)
 	}
 	s.drop(l)
-	s.log.Warn("a call to an MCP server has no answer", "err", clean(err.Error()))
+	s.log.Warn("a call to an MCP server has no answer", "err", s.clean(err.Error()))
 	return schema.Errorf(schema.Interrupted, "the connection to the MCP server %s broke before it answered; whether the tool took effect is not known", s.cfg.Name).
 		With("server", s.cfg.Name).Cause(err)
 }
@@ -216,7 +216,7 @@ func shown(raw jsontext.Value, i int) (string, *artifact) {
 	case b.Type == "resource":
 		return b.Resource.Text, nil
 	}
-	return "[" + clean(b.Type) + "]", nil
+	return "[" + short(b.Type) + "]", nil
 }
 
 // file is what is shown of a file, and what is known of it.
@@ -224,8 +224,8 @@ func file(what, mime, data, pointer string) (string, *artifact) {
 	sum := sha256.New()
 	n, err := io.Copy(sum, base64.NewDecoder(base64.StdEncoding, strings.NewReader(data)))
 	if err != nil {
-		return fmt.Sprintf("[%s that is not in base64]", clean(what)), nil
+		return fmt.Sprintf("[%s that is not in base64]", short(what)), nil
 	}
-	mime = clean(mime)
-	return fmt.Sprintf("[%s, %d bytes]", strings.TrimSpace(clean(what)+" "+mime), n), &artifact{pointer, mime, n, hex.EncodeToString(sum.Sum(nil))}
+	mime = short(mime)
+	return fmt.Sprintf("[%s, %d bytes]", strings.TrimSpace(short(what)+" "+mime), n), &artifact{pointer, mime, n, hex.EncodeToString(sum.Sum(nil))}
 }

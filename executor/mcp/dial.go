@@ -33,7 +33,7 @@ func (s *server) dial() (*way, error) {
 	odd := 0
 	out := newLines(child.Out, func(text []byte) {
 		if odd++; odd <= maxOdd {
-			s.log.Warn("an MCP server prints what is no message; it is left out", "text", clean(string(text)))
+			s.log.Warn("an MCP server prints what is no message; it is left out", "text", s.clean(string(text)))
 		}
 	})
 	end := sync.OnceValue(func() error {

@@ -112,7 +112,7 @@ func TestAnMCPServerThatDoesNotStart(t *testing.T) {
 	if s.Connected || !strings.Contains(s.Why, "exit code 3") {
 		t.Errorf("it stands as %+v", s)
 	}
-	if !strings.Contains(b.log.String(), "there is no licence") {
+	if !strings.Contains(b.log.String(), "there is no licence") || strings.Contains(b.log.String(), "abcdefg123456") {
 		t.Errorf("the operator is not told what it says:\n%s", b.log)
 	}
 	if _, err := b.reg.Get("raw_echo"); schema.KindOf(err) != schema.Unavailable {
@@ -197,7 +197,7 @@ func TestAnMCPServerThatPrintsGarbage(t *testing.T) {
 func TestAnMCPServerThatAnswersWithAnError(t *testing.T) {
 	t.Parallel()
 	b := idle(t).start("")
-	if e := b.wantKind("fails", schema.ToolFailed); !strings.Contains(e.Message, "no such thing") || fmt.Sprint(e.Details["code"]) != "-32602" {
+	if e := b.wantKind("fails", schema.ToolFailed); !strings.Contains(e.Message, "no such thing") || strings.Contains(e.Message, "abcdefg123456") || fmt.Sprint(e.Details["code"]) != "-32602" {
 		t.Errorf("it is told as %v", e)
 	}
 	res, err := b.call(t.Context(), "no", `{}`)

@@ -101,7 +101,7 @@ func (b *bench) startAs(cfg executor.MCPServer, change ...func(*executor.MCPServ
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.all = mcp.StartQuick(b.reg, []executor.MCPServer{cfg}, mcp.Options{Protect: []string{secret}, Logger: slog.New(redact.Handler(slog.NewTextHandler(b.log, nil)))}, wait)
+	b.all = mcp.StartQuick(b.reg, []executor.MCPServer{cfg}, mcp.Options{Protect: []string{secret}, Redact: redact, Logger: slog.New(redact.Handler(slog.NewTextHandler(b.log, nil)))}, wait)
 	b.t.Cleanup(b.all.Close)
 	ctx, cancel := context.WithTimeout(b.t.Context(), deadline)
 	defer cancel()

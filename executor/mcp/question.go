@@ -58,10 +58,10 @@ func (s *server) ask(call *executor.Invocation, a *answer) error {
 		content, is := r.yes()
 		if !is {
 			return schema.Errorf(schema.ToolFailed, "the tool asks for more than a yes before it goes on, and nobody is asked for that here").
-				With("server", s.cfg.Name).With("asks", clean(r.Params.Message)).With("next", "give it what it needs as arguments, or use a tool that does not ask")
+				With("server", s.cfg.Name).With("asks", s.clean(r.Params.Message)).With("next", "give it what it needs as arguments, or use a tool that does not ask")
 		}
 		q.yes[id] = &sdk.ElicitResult{Action: "accept", Content: content}
-		texts = append(texts, strings.TrimSpace(clean(r.Params.Message)+" "+clean(r.Params.URL)))
+		texts = append(texts, strings.TrimSpace(s.clean(r.Params.Message)+" "+s.clean(r.Params.URL)))
 	}
 	n := 0
 	s.asked.Range(func(any, any) bool { n++; return n < maxAsked })

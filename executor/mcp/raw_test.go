@@ -40,7 +40,7 @@ func rawServer(mode, dir string) error {
 	r.note("started")
 	switch mode {
 	case "exits":
-		fmt.Fprintln(os.Stderr, "there is no licence")
+		fmt.Fprintln(os.Stderr, "there is no licence; API_TOKEN=abcdefg123456")
 		os.Exit(3)
 	case "greets":
 		r.say("hello, this is a server\n\n")
@@ -227,7 +227,7 @@ func (r *raw) call(m *rawMessage) {
 	case "big":
 		r.answer(m.ID, text(strings.Repeat("x", 4<<20)))
 	case "fails":
-		r.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32602,"message":"no such thing"}}` + "\n")
+		r.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32602,"message":"no such thing; API_TOKEN=abcdefg123456"}}` + "\n")
 	case "no":
 		r.answer(m.ID, `{"content":[{"type":"text","text":"it cannot be done"}],"isError":true}`)
 	case "env":

@@ -91,7 +91,7 @@ func (s *server) run(ctx context.Context) {
 			s.gone("this process ends")
 			return
 		}
-		why := clean(err.Error())
+		why := s.clean(err.Error())
 		s.gone(why)
 		s.once.Do(func() { close(s.tried) })
 		if lived > s.wait.sound {
@@ -256,8 +256,18 @@ func (s *server) status() Status {
 // maxSaid bounds what is repeated of what a server says in a message or a log.
 const maxSaid = 500
 
-// clean is what a server says, as it may stand in a message.
-func clean(text string) string {
+// clean is what a server says, as it may stand in a message: half a secret would not
+// be found, so it is cut afterwards.
+func (s *server) clean(text string) string {
+	if s.all.opts.Redact != nil {
+		text, _ = schema.ValidUTF8(text)
+		text, _ = s.all.opts.Redact.Text(text, "", nil)
+	}
+	return short(text)
+}
+
+// short is a part of what a server says.
+func short(text string) string {
 	text, _ = schema.Truncate(strings.TrimSpace(text), maxSaid)
 	return text
 }

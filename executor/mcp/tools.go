@@ -63,8 +63,8 @@ func (s *server) list(ctx context.Context, session *sdk.ClientSession) error {
 	}
 	leave := func(original, why string) {
 		if len(left) < maxLeft {
-			left = append(left, fmt.Sprintf("%s: %s", clean(original), clean(why)))
-			s.log.Warn("a tool of an MCP server is left out", "tool", clean(original), "why", clean(why))
+			left = append(left, fmt.Sprintf("%s: %s", s.clean(original), s.clean(why)))
+			s.log.Warn("a tool of an MCP server is left out", "tool", s.clean(original), "why", s.clean(why))
 		}
 	}
 	wanted := map[string][]*sdk.Tool{}
@@ -129,7 +129,7 @@ func (s *server) tool(name string, t *sdk.Tool) (tool executor.Tool, note string
 		about = t.Title
 	}
 	if about == "" {
-		about = fmt.Sprintf("The tool %s of %s.", clean(t.Name), s.cfg.Name)
+		about = fmt.Sprintf("The tool %s of %s.", s.clean(t.Name), s.cfg.Name)
 	}
 	about, _ = schema.Truncate(about, maxDescription)
 	original := t.Name
@@ -146,7 +146,7 @@ func (s *server) tool(name string, t *sdk.Tool) (tool executor.Tool, note string
 		if err == nil {
 			tool.Output = output
 		} else {
-			note = "its answers are not checked, for their schema cannot be used: " + clean(err.Error())
+			note = "its answers are not checked, for their schema cannot be used: " + s.clean(err.Error())
 		}
 	}
 	vouch(s.cfg, t, &tool)
