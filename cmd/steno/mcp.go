@@ -122,7 +122,7 @@ func (a *app) gateway(ctx context.Context, how gateway) (err error) {
 			return journal.Whole(ctx, b.store, session, data)
 		},
 		Known: known, Name: how.toolName,
-		Over: func(definition jsontext.Value, t *executor.Tool) { mcp.Vouched(server, definition, t) }, Actor: executor.Actor{ID: byUser()}, Wait: how.wait, Log: log}, id)
+		Over: func(definition jsontext.Value, t *executor.Tool) { mcp.Vouched(server, definition, t) }, Actor: executor.Actor{ID: byUser()}, Wait: how.wait, Here: a.here, Log: log}, id)
 	if err := g.Connect(ctx); err != nil {
 		return err
 	}

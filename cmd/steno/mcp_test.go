@@ -521,5 +521,20 @@ func TestAGatewayBeforeAServerOfHTTP(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { _ = session.Close() })
 	alone := everything(t, &host{ClientSession: session})
-	compare(t, alone, everything(t, connect(t, dir, nil, "steno", "mcp", "--session", "s1", "--url", web.URL)))
+	changed := make(chan struct{}, 10)
+	h := connect(t, dir, &sdk.ClientOptions{ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { changed <- struct{}{} }},
+		"steno", "mcp", "--session", "s1", "--url", web.URL)
+	compare(t, alone, everything(t, h))
+	h.ask("grow", nil, nil)
+	<-changed // which comes beside the answers
+	if r := h.ask("grown", nil, nil); says(r) != "big now" {
+		t.Errorf("it says %s", says(r))
+	}
+	web.CloseClientConnections()
+	if r := h.ask("dotted.name", nil, nil); says(r) != "dots" && refusal(r) != "interrupted" {
+		t.Errorf("behind a broken connection it says %s", says(r))
+	}
+	if r := h.ask("dotted.name", nil, nil); says(r) != "dots" {
+		t.Errorf("on the next one it says %s", says(r))
+	}
 }

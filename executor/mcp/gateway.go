@@ -47,6 +47,9 @@ type GatewayConfig struct {
 	// Wait is how long a request is held for a call that waits for a person; then
 	// the host is told so, and the same call joins it later.
 	Wait time.Duration
+	// Here makes of a next step one that can be typed anywhere, as with the store's
+	// folder in it.
+	Here func(next string) string
 	// Log gets what people need to know.
 	Log *slog.Logger
 }
@@ -182,7 +185,7 @@ func (g *Gateway) fromHost(ctx context.Context, m jsonrpc.Message) {
 	g.mu.Lock()
 	switch r.Method {
 	case "initialize":
-		g.init = r.Params
+		g.init, g.meta = r.Params, nil // what it has tried before does not hold
 	case "notifications/initialized":
 		g.inited = true
 	default:
@@ -208,6 +211,9 @@ func (g *Gateway) fromHost(ctx context.Context, m jsonrpc.Message) {
 // notesMeta keeps what a request says of the protocol, for requests of our own.
 // The caller holds mu.
 func (g *Gateway) notesMeta(params json.RawMessage) {
+	if g.init != nil {
+		return // it was agreed on in the beginning
+	}
 	var v struct {
 		Meta object `json:"_meta"`
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -112,7 +113,14 @@ func contextOf(p object, id jsonrpc.ID) jsontext.Value {
 
 // answer makes a call, and waits for what is recorded of it.
 func (g *Gateway) answer(ctx context.Context, c *call, req executor.Request, token json.RawMessage) *jsonrpc.Response {
-	failed := func(err error) *jsonrpc.Response { return &jsonrpc.Response{Result: failure(err)} }
+	failed := func(err error) *jsonrpc.Response {
+		e := *schema.AsError(err)
+		if next, ok := schema.Body(&e).Details["next"].(string); ok {
+			e.Details = maps.Clone(e.Details)
+			e.With("next", g.cfg.Here(next))
+		}
+		return &jsonrpc.Response{Result: failure(&e)}
+	}
 	if err := g.knows(ctx, c); err != nil {
 		return failed(err)
 	}
@@ -159,7 +167,7 @@ func (g *Gateway) patience(c *call, token json.RawMessage, done <-chan struct{})
 	case <-done:
 		return
 	}
-	next := "steno approvals allow " + g.cfg.Session + " " + c.id
+	next := g.cfg.Here("steno approvals allow " + g.cfg.Session + " " + c.id)
 	g.cfg.Log.Warn("a call waits for a person", "call", c.id, "tool", c.original, "next", next+", or deny")
 	end := time.NewTimer(g.cfg.Wait)
 	defer end.Stop()

@@ -91,7 +91,8 @@ func (w *webConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 }
 
 // Write sends a message. What has an answer is not waited for: a server may send
-// nothing at all before it has it. Where that fails, the connection has ended.
+// nothing at all before it has it. What the server refuses is answered so; where it
+// cannot be reached, the connection has ended.
 func (w *webConn) Write(ctx context.Context, m jsonrpc.Message) error {
 	r, is := m.(*jsonrpc.Request)
 	if !is || !r.IsCall() {
@@ -103,12 +104,20 @@ func (w *webConn) Write(ctx context.Context, m jsonrpc.Message) error {
 		w.mu.Unlock()
 	}
 	go func() {
-		if err := w.Connection.Write(w.life, m); err != nil {
+		var status atomic.Int32
+		err := w.Connection.Write(context.WithValue(w.life, statusKey{}, &status), m)
+		if n := status.Load(); err != nil && n >= 400 && n < 500 && n != http.StatusNotFound { // which is what a lost session gets
+			w.hears(&jsonrpc.Response{ID: r.ID, Error: &rpcError{Code: invalidRequest, Message: err.Error()}})
+		} else if err != nil {
 			w.fail(err)
 		}
 	}()
 	return nil
 }
+
+type statusKey struct{}
+
+const invalidRequest = -32600
 
 // fail ends the connection.
 func (w *webConn) fail(err error) {
@@ -216,5 +225,9 @@ func (v versioned) RoundTrip(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
 		req.Header.Set(headerVersion, *agreed)
 	}
-	return v.base.RoundTrip(req)
+	res, err := v.base.RoundTrip(req)
+	if status, asks := req.Context().Value(statusKey{}).(*atomic.Int32); asks && err == nil {
+		status.Store(int32(res.StatusCode))
+	}
+	return res, err
 }
