@@ -10,7 +10,7 @@ export STENO_SEED := $(SEED)
 export GOTOOLCHAIN := local
 tool := go tool -modfile=.ci/tools.mod
 
-.PHONY: check test fuzz model crash power damage bench peers bench-peers ci tools cases
+.PHONY: check test fuzz model crash power damage queue bench peers bench-peers ci tools cases
 
 check:
 	test -z "$$(gofmt -l . | tee /dev/stderr)"
@@ -37,6 +37,10 @@ crash:
 
 power:
 	bash .ci/try long 'Power|RealSync'
+
+# 10,000 queued calls, with kills of their executors and restarts of the server.
+queue:
+	cd executor && STENO_TRY=long go test -count=1 -timeout 1h -run 'QueuedCallsStorm'
 
 damage:
 	bash .ci/try long 'Flipped|Truncation|Surgery'

@@ -191,12 +191,13 @@ func childExecutor(arg []byte) error {
 // effect is a tool whose effect can be counted: each run leaves a line, which
 // is there whatever becomes of the process. With "wait" in its arguments it
 // then waits, in its first attempt, until it is stopped; with "until", until
-// that file is there.
+// that file is there; with "pause" it takes its time.
 func effect(name string, repeatable bool, file string, say func(string, ...any)) executor.Tool {
 	t := toolOf(name, func(ctx context.Context, c *executor.Invocation) (executor.Result, error) {
 		var args struct {
 			Wait  bool
 			Until string
+			Pause int // in milliseconds, behind its effect
 		}
 		if err := json.Unmarshal(c.Args, &args); err != nil {
 			return executor.Result{}, err
@@ -211,6 +212,13 @@ func effect(name string, repeatable bool, file string, say func(string, ...any))
 		}
 		if say != nil {
 			say("effect %s %d", c.CallID, c.Attempt)
+		}
+		if args.Pause > 0 {
+			select {
+			case <-time.After(time.Duration(args.Pause) * time.Millisecond):
+			case <-ctx.Done():
+				return executor.Result{}, ctx.Err()
+			}
 		}
 		for there := false; args.Until != "" && !there; {
 			_, err := os.Stat(args.Until)

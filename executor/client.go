@@ -11,7 +11,6 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"steno/journal"
 	"steno/schema"
@@ -141,23 +140,24 @@ func (c *Client) Call(ctx context.Context, session string, req Request) (Answer,
 }
 
 // Wait returns the result of a call once it is recorded. The call need not be
-// there yet: it may lie in the queue. A session that nobody holds is taken, and
+// there yet: it may lie in the queue; one that the queue has given up is the error
+// of that, with given_up in its details. A session that nobody holds is taken, and
 // what a dead process left of it is settled.
 func (c *Client) Wait(ctx context.Context, session, callID string) (Answer, error) {
 	b, err := encode(map[string]string{"session": session, "call_id": callID})
 	if err != nil {
 		return Answer{}, err
 	}
-	for {
+	for pause := repeatSoon; ; pause = min(2*pause, repeatAfter) {
 		a, err := c.outcome(ctx, "calls.wait", callID, b)
 		if err == nil {
 			return a, nil
 		}
-		if e := schema.AsError(err); e.Details["call_id"] != callID || e.Kind != schema.NotFound && e.Kind != schema.Backpressure {
+		if e := schema.AsError(err); e.Details["call_id"] != callID || e.Kind != schema.NotFound && e.Kind != schema.Backpressure || e.Details["given_up"] != nil {
 			return a, err
 		}
 		select {
-		case <-time.After(repeatSoon):
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return Answer{}, schema.Errorf(schema.KindOf(ctx.Err()), "call %s has no result yet", callID).With("session", session).With("call_id", callID).Cause(err)
 		}
@@ -194,35 +194,6 @@ func (c *Client) outcome(ctx context.Context, verb, call string, payload []byte)
 	}
 	head, err := schema.ParseHead(m.Header.Get(HeaderHead))
 	return Answer{call, m.Data, head}, err
-}
-
-// errNoRoom is what a server answers where a stream has reached a limit that
-// its operator has set.
-const errNoRoom = 10077
-
-// Enqueue puts a call into the work queue. nil means that it is queued, as
-// safely as the server syncs; its result comes as an event, or as the answer
-// to the same call through Call. Backpressure: the queue is full.
-func (c *Client) Enqueue(ctx context.Context, session string, req Request) error {
-	if err := schema.CheckSession(session); err != nil {
-		return err
-	}
-	b, err := encode(req)
-	if err != nil {
-		return err
-	}
-	js, err := jetstream.New(c.conn)
-	if err != nil {
-		return unavailable("the queue cannot be used", err)
-	}
-	_, err = js.Publish(ctx, c.prefix+".v1.queue."+session, b)
-	if e, ok := errors.AsType[*jetstream.APIError](err); ok && e.ErrorCode == errNoRoom {
-		return schema.Errorf(schema.Backpressure, "the queue is full").With("session", session).Cause(err)
-	}
-	if err != nil {
-		return unavailable("the call was not queued", err)
-	}
-	return nil
 }
 
 // encode gives what encode makes of a request, without its detours where the

@@ -184,6 +184,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 		"session-posture": "steno.v1.session.posture", "to-posture": "steno.v1.to." + n.holder + ".posture.*",
 		"to-call": "steno.v1.to." + n.holder + ".call.*", "to-get": "steno.v1.to." + n.holder + ".get.*", "to-append": "steno.v1.to." + n.holder + ".append.*", "to-end": "steno.v1.to." + n.holder + ".end.*",
 		"calls-wait": "steno.v1.calls.wait", "calls-list": "steno.v1.calls.list", "calls-get": "steno.v1.calls.get", "calls-cancel": "steno.v1.calls.cancel", "calls-resolve": "steno.v1.calls.resolve",
+		"calls-queue": "steno.v1.calls.queue", "calls-dead": "steno.v1.calls.dead", "calls-requeue": "steno.v1.calls.requeue",
 		"to-result": "steno.v1.to." + n.holder + ".result.*", "to-wait": "steno.v1.to." + n.holder + ".wait.*", "to-cancel": "steno.v1.to." + n.holder + ".cancel.*", "to-resolve": "steno.v1.to." + n.holder + ".resolve.*",
 		"approval-list": "steno.v1.approval.list", "approval-answer": "steno.v1.approval.answer", "to-approve": "steno.v1.to." + n.holder + ".approve.*",
 		"lease-list": "steno.v1.lease.list", "lease-get": "steno.v1.lease.get", "to-release": "steno.v1.to." + n.holder + ".release.*",
@@ -193,7 +194,7 @@ func TestAPlainNATSClientCanUseTheService(t *testing.T) {
 			t.Errorf("endpoint %s listens on %q, want %q", name, subjects[name], want)
 		}
 	}
-	if len(info.Endpoints) != 36 {
+	if len(info.Endpoints) != 39 {
 		t.Errorf("there are %d endpoints", len(info.Endpoints))
 	}
 

@@ -87,7 +87,7 @@ func (x *Executor) serve() error {
 		return unavailable("the service cannot be registered", err)
 	}
 	x.service = svc
-	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, callsEndpoints, lateEndpoints, workerEndpoints, workersListEndpoints, sessionEndpoints, appendEndpoints, resumeEndpoints, leaseEndpoints, approvalEndpoints) {
+	for _, e := range slices.Concat(callEndpoints, outcomeEndpoints, callsEndpoints, queueEndpoints, lateEndpoints, workerEndpoints, workersListEndpoints, sessionEndpoints, appendEndpoints, resumeEndpoints, leaseEndpoints, approvalEndpoints) {
 		opts := []micro.EndpointOpt{micro.WithEndpointMetadata(map[string]string{"request": e.request, "answer": e.answer, "errors": errorSchema})}
 		if e.direct {
 			opts = append(opts, micro.WithEndpointSubject(x.to()+e.subject), micro.WithEndpointQueueGroupDisabled())
@@ -319,7 +319,10 @@ func (x *Executor) passBy(ctx context.Context, by line, via, verb, holder, sessi
 	msg := &nats.Msg{Subject: x.cfg.Prefix + ".v1.to." + holder + "." + verb + "." + session, Reply: in.subject, Data: payload,
 		Header: nats.Header{headerHops: {strconv.Itoa(hops + 1)}, headerVia: {via}}}
 	for {
-		if err := by.conn.PublishMsg(msg); err != nil {
+		if err := by.conn.PublishMsg(msg); errors.Is(err, nats.ErrMaxPayload) { // nothing has run
+			return reply{}, true, schema.Errorf(schema.PayloadTooLarge, "the request has %d bytes, and no room for what says that it is passed on: the server takes %d", len(payload), by.conn.MaxPayload()).
+				With("session", session)
+		} else if err != nil {
 			return reply{}, true, unavailable("the request cannot be passed on", err)
 		}
 		m, err := in.next(ctx, holderQuiet)

@@ -251,11 +251,16 @@ func (x *Executor) Start(ctx context.Context) error {
 	if err := x.serve(); err != nil {
 		return err
 	}
-	if q != nil && x.begin(nil) {
-		go func() {
-			defer x.work.Done()
-			q.fetch()
-		}()
+	if q != nil {
+		q.offer() // what an earlier process has left
+		for _, run := range []func(){q.fetch, q.guard, q.offering} {
+			if x.begin(nil) {
+				go func() {
+					defer x.work.Done()
+					run()
+				}()
+			}
+		}
 	}
 	// The doors are open once the server has seen the subscriptions.
 	if err := x.cfg.Conn.FlushTimeout(5 * time.Second); err != nil {

@@ -120,6 +120,9 @@ func (x *Executor) runWait(ctx context.Context, session string, payload []byte, 
 	}
 	defer s.leave()
 	a, err := s.wait(ctx, req.CallID)
+	if errors.Is(err, schema.NotFound) {
+		err = x.givenUp(ctx, session, req.CallID, err)
+	}
 	if err != nil {
 		return reply{}, err
 	}

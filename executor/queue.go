@@ -2,58 +2,70 @@ package executor
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/oklog/ulid/v2"
 
-	"steno/journal"
 	"steno/schema"
 )
 
 // Names of the queue.
 const (
 	StreamQueue = "STENO_QUEUE" // calls on <prefix>.v1.queue.<session>
-	StreamDead  = "STENO_DEAD"  // what can never work, on <prefix>.v1.dead.<session>
-	consumer    = "STENO_EXECUTORS"
-	metaStore   = "steno_store"
+	// StreamDead has what can never work, on <prefix>.v1.dead.<session>, and what is
+	// parked, on <prefix>.v1.dead.<session>.parked.
+	StreamDead = "STENO_DEAD"
+	consumer   = "STENO_EXECUTORS"
+	metaStore  = "steno_store"
 )
 
 // ackWait is how long a delivery may be silent before it is given to somebody
 // else. It is kept alive at a third of that while its call is on its way.
 const ackWait = 30 * time.Second
 
-// queueWorkers bounds the deliveries that one executor has at a time. It never
-// fetches more than it has free, so what waits, waits where another executor
-// can take it.
-const queueWorkers = 64
-
-// fetchWait is how long one request for a delivery stands. The server must not
-// be left with one that nobody listens to any more: what it answers with would
-// be silent for all of ackWait. So a drain waits for the end of the last one.
-const fetchWait = 500 * time.Millisecond
+// Limits of a stream that is made by us. An operator may set others, which stay.
+const (
+	queueMessages = 1_000_000
+	queueBytes    = 4 << 30
+	deadBytes     = 1 << 30
+)
 
 // A delivery whose call cannot be done now is delivered again after a pause,
-// which doubles from retryFirst to retryLast, and parked after so many.
+// which doubles from retryFirst to retryLast, and parked after so many tries.
 const (
-	retryFirst    = time.Second
-	retryLast     = time.Minute
-	maxDeliveries = 10
+	retryFirst = time.Second
+	retryLast  = time.Minute
+	maxTries   = 10
+	// maxDeliveries parks a delivery whose tries nobody has counted: each ended
+	// with its executor.
+	maxDeliveries = 100
 )
 
 // A queueDoor takes calls from the work queue. A delivery is acknowledged after
 // the result of its call is recorded.
 type queueDoor struct {
-	x        *Executor
-	js       jetstream.JetStream
-	consumer jetstream.Consumer
+	x       *Executor
+	js      jetstream.JetStream
+	ackWait atomic.Int64  // of the consumer, as its operator has set it
+	kick    chan struct{} // the streams are to be looked at now
+	pulls   pulls
+	shares  shares
+	tries   tries
+
+	// Of the guard.
+	made   map[string]jetstream.StreamConfig // the streams as they are made, or were when they were seen last
+	since  map[string]time.Time              // when they were made
+	seen   *counts
+	lostMu sync.Mutex
+	lost   map[uint64]bool // what the consumer gives to nobody any more, as it has said itself
+	idle   map[uint64]bool // the same, as the last look has found it
+	mute   bool            // the last look failed
+	offers chan struct{}   // open calls are to be offered again
 }
 
 // openQueue makes the streams and the consumer if they are missing.
@@ -62,176 +74,114 @@ func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 	if err != nil {
 		return nil, unavailable("the queue cannot be used", err)
 	}
-	q := &queueDoor{x: x, js: js}
 	meta := map[string]string{metaStore: x.cfg.Store.ID()}
-	queue := jetstream.StreamConfig{Name: StreamQueue, Description: "calls that wait for an executor", Subjects: []string{x.cfg.Prefix + ".v1.queue.*"},
-		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Metadata: meta}
-	dead := jetstream.StreamConfig{Name: StreamDead, Description: "calls that can never work", Subjects: []string{x.cfg.Prefix + ".v1.dead.>"},
-		Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, Metadata: meta}
-	for _, cfg := range []jetstream.StreamConfig{queue, dead} {
-		s, err := js.CreateStream(ctx, cfg)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			s, err = js.Stream(ctx, cfg.Name) // made by somebody else, perhaps with limits
+	q := &queueDoor{x: x, js: js, kick: make(chan struct{}, 1), offers: make(chan struct{}, 1), since: map[string]time.Time{}, lost: map[uint64]bool{},
+		made: map[string]jetstream.StreamConfig{
+			StreamQueue: {Name: StreamQueue, Description: "calls that wait for an executor", Subjects: []string{x.cfg.Prefix + ".v1.queue.*"}, Metadata: meta,
+				Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, MaxMsgs: queueMessages, MaxBytes: queueBytes},
+			StreamDead: {Name: StreamDead, Description: "calls that can never work, and parked ones", Subjects: []string{x.cfg.Prefix + ".v1.dead.>"}, Metadata: meta,
+				Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, MaxBytes: deadBytes},
+		}}
+	q.shares.room = max(queueWorkers/4, min(x.cfg.SessionCalls, queueWorkers*3/4))
+	_, _, err = q.ensure(ctx)
+	return q, err
+}
+
+// Codes of the server: a stream that reserves more than the disk has, or the
+// account may have.
+const (
+	errStorage  = 10047
+	errMemory   = 10028
+	errResource = 10023
+)
+
+// ensure makes what is missing of the streams and the consumer, and says whether
+// a stream is another one than before.
+func (q *queueDoor) ensure(ctx context.Context) (queue jetstream.Stream, anew bool, err error) {
+	for _, name := range []string{StreamQueue, StreamDead} {
+		s, err := q.js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			s, err = q.create(ctx, name)
 		}
 		if err != nil {
-			return nil, schema.Errorf(schema.Unavailable, "stream %s cannot be used", cfg.Name).With("next", "use a NATS server with JetStream switched on").Cause(err)
+			return nil, false, schema.Errorf(schema.Unavailable, "stream %s cannot be used", name).With("next", "use a NATS server with JetStream switched on").Cause(err)
 		}
-		has := s.CachedInfo().Config
-		if has.Metadata[metaStore] != x.cfg.Store.ID() {
-			return nil, schema.Errorf(schema.InvalidConfig, "stream %s belongs to store %q; this executor has %s", cfg.Name, has.Metadata[metaStore], x.cfg.Store.ID()).
+		info := s.CachedInfo()
+		has, store := info.Config, q.x.cfg.Store.ID()
+		if has.Metadata[metaStore] != store {
+			return nil, false, schema.Errorf(schema.InvalidConfig, "stream %s belongs to store %q; this executor has %s", name, has.Metadata[metaStore], store).
 				With("next", "give all executors the same --dir, or use a server of its own")
 		}
-		if !slices.Contains(has.Subjects, cfg.Subjects[0]) {
-			return nil, schema.Errorf(schema.InvalidConfig, "stream %s takes %q; this executor needs %s", cfg.Name, has.Subjects, cfg.Subjects[0]).
+		if want := q.made[name].Subjects[0]; !slices.Contains(has.Subjects, want) {
+			return nil, false, schema.Errorf(schema.InvalidConfig, "stream %s takes %q; this executor needs %s", name, has.Subjects, want).
 				With("next", "give all executors of a server the same prefix, or use an account of its own")
 		}
+		anew = anew || !q.since[name].IsZero() && !q.since[name].Equal(info.Created)
+		q.made[name], q.since[name] = has, info.Created
+		if name == StreamQueue {
+			queue = s
+		}
 	}
-	q.consumer, err = js.CreateOrUpdateConsumer(ctx, StreamQueue, jetstream.ConsumerConfig{Durable: consumer,
-		AckPolicy: jetstream.AckExplicitPolicy, AckWait: x.ackWait, MaxAckPending: 1 << 14, MaxDeliver: -1})
+	c, err := q.js.Consumer(ctx, StreamQueue, consumer)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		c, err = q.js.CreateConsumer(ctx, StreamQueue, jetstream.ConsumerConfig{Durable: consumer, AckPolicy: jetstream.AckExplicitPolicy, AckWait: q.x.ackWait,
+			MaxAckPending: 1 << 14, MaxDeliver: -1})
+		if errors.Is(err, jetstream.ErrConsumerExists) { // another executor was faster
+			c, err = q.js.Consumer(ctx, StreamQueue, consumer)
+		}
+	}
+	if errors.Is(err, jetstream.ErrNotPullConsumer) || err == nil && c.CachedInfo().Config.AckPolicy != jetstream.AckExplicitPolicy {
+		return nil, false, schema.Errorf(schema.InvalidConfig, "consumer %s of stream %s is not what executors need: one that is asked, and told of each delivery", consumer, StreamQueue).
+			With("next", "remove the consumer, and an executor makes it as it must be").Cause(err)
+	}
 	if err != nil {
-		return nil, unavailable("the queue's consumer cannot be used", err)
+		return nil, false, unavailable("the queue's consumer cannot be used", err)
 	}
-	return q, nil
+	if wait := c.CachedInfo().Config.AckWait; wait > 0 { // what an operator has set stays
+		q.ackWait.Store(int64(wait))
+	}
+	return queue, anew, nil
 }
 
-// fetch takes one delivery for each free worker, until a drain begins.
-// Deliveries that are on their way are finished by the drain.
-func (q *queueDoor) fetch() {
-	stop := q.x.stopping.Done()
-	free := make(chan struct{}, queueWorkers)
-	for {
-		select {
-		case free <- struct{}{}:
-		case <-stop:
-			return
-		}
-		// While no call more may run here, another executor can have it.
-		select {
-		case q.x.calls <- struct{}{}:
-			<-q.x.calls
-		case <-stop:
-			return
-		}
-		msg, err := q.consumer.Next(jetstream.FetchMaxWait(fetchWait))
-		if err == nil && q.x.begin(nil) {
-			entered := make(chan struct{})
-			go func() {
-				defer q.x.work.Done()
-				defer func() { <-free }()
-				q.deliver(msg, entered)
-			}()
-			select { // the next is not fetched before this one has its room
-			case <-entered:
-			case <-stop:
-			}
-			continue
-		}
-		<-free
-		if err == nil {
-			q.tell(msg, msg.Nak()) // handed back at once
-			return
-		}
-		if errors.Is(err, nats.ErrTimeout) {
-			continue
-		}
-		q.x.log.Warn("the queue does not deliver", "err", err)
-		select {
-		case <-time.After(time.Second):
-		case <-stop:
-		}
+// create makes a stream as it was, with room reserved for it if there is as much.
+func (q *queueDoor) create(ctx context.Context, name string) (jetstream.Stream, error) {
+	cfg := q.made[name]
+	s, err := q.js.CreateStream(ctx, cfg)
+	if e, ok := errors.AsType[*jetstream.APIError](err); ok && slices.Contains([]jetstream.ErrorCode{errStorage, errMemory, errResource}, e.ErrorCode) {
+		cfg.MaxBytes = -1
+		s, err = q.js.CreateStream(ctx, cfg)
 	}
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return q.js.Stream(ctx, name) // another executor was faster
+	}
+	return s, err
 }
 
-// deliver does the call of a delivery and tells the broker what became of it.
-// It closes entered once the call has its room here.
-func (q *queueDoor) deliver(msg jetstream.Msg, entered chan<- struct{}) {
-	session := msg.Subject()[strings.LastIndexByte(msg.Subject(), '.')+1:]
-	err := q.call(msg, session, entered)
-	what := disposition(err)
-	if _, _, waits := waits(err); waits && what == again {
-		what = later
-	}
-	if what == again && q.x.stopping.Err() != nil {
-		what = back
-	}
-	if what == again && deliveries(msg) >= maxDeliveries {
-		what = park
-	}
-	switch what {
-	case ack:
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		q.tell(msg, msg.DoubleAck(ctx)) // unconfirmed, it is delivered again and answered from the record
-	case dead, park:
-		if what == dead {
-			q.record(msg, session, err)
-		}
-		if err := q.bury(msg, session, err, what == dead); err != nil {
-			q.x.log.Error("a dead letter could not be kept; it is delivered again", "session", session, "err", err)
-			q.tell(msg, msg.NakWithDelay(q.pause(msg)))
-			return
-		}
-		q.tell(msg, msg.TermWithReason(string(schema.KindOf(err))))
-	case again:
-		q.tell(msg, msg.NakWithDelay(q.pause(msg)))
-	case later:
-		pause := q.pause(msg)
-		if schema.AsError(err).Details["redacted"] != nil { // once it is allowed only this delivery can run it
-			pause = min(pause, askAgain)
-		}
-		q.tell(msg, msg.NakWithDelay(pause))
-	case back:
-		q.tell(msg, msg.Nak())
-	}
-}
-
-// call does the call of a delivery, and keeps the delivery alive meanwhile.
-func (q *queueDoor) call(msg jetstream.Msg, session string, entered chan<- struct{}) error {
-	ended := make(chan struct{})
-	var alive sync.WaitGroup
-	alive.Go(func() {
-		t := time.NewTicker(q.x.ackWait / 3)
-		defer t.Stop()
-		for {
-			select {
-			case <-ended:
-				return
-			case <-t.C:
-				_ = msg.InProgress() // if it does not arrive, the call is delivered again and joins
-			}
-		}
-	})
-	defer alive.Wait()
-	defer close(ended)
+// lookNow has the guard look at the streams.
+func (q *queueDoor) lookNow() {
 	select {
-	case q.x.calls <- struct{}{}:
-		close(entered)
-		defer func() { <-q.x.calls }()
-	case <-q.x.stopping.Done():
-		return goingAway(session)
+	case q.kick <- struct{}{}:
+	default:
 	}
-	_, err := q.x.route(through(q.x.ctx, viaQueue), callVerb, session, msg.Data(), 0, false)
-	if errors.Is(err, schema.InvalidArgs) && !isObject(msg.Data()) {
-		err = schema.Errorf(schema.PoisonMessage, "what was queued is no call: %s", schema.AsError(err).Message).With("session", session).Cause(err)
-	}
-	return err
 }
 
-// isObject tells a bad call from what was never one.
-func isObject(text []byte) bool {
-	out, _, err := schema.Compact(nil, text, 1)
-	if err != nil {
-		return schema.AsError(err).Details["reason"] != string(schema.InvalidJSON)
-	}
-	return out[0] == '{'
+// A delivery is a message of the queue, given to this executor.
+type delivery struct {
+	msg       *nats.Msg
+	session   string // the last token of its subject, whatever that is
+	seq       uint64 // in the stream
+	delivered uint64 // how often it was, to anybody
+	queued    time.Time
+	alive     time.Time // when the server was last told that somebody is at work on it
 }
 
-// tell logs that the broker could not be told what became of a delivery. It
-// delivers it again.
-func (q *queueDoor) tell(msg jetstream.Msg, err error) {
+// readDelivery reads what the server says of a message.
+func readDelivery(m *nats.Msg) (*delivery, error) {
+	meta, err := m.Metadata()
 	if err != nil {
-		q.x.log.Warn("the queue was not told what became of a delivery", "subject", msg.Subject(), "err", err)
+		return nil, err
 	}
+	return &delivery{msg: m, session: lastToken(m.Subject), seq: meta.Sequence.Stream, delivered: meta.NumDelivered, queued: meta.Timestamp, alive: time.Now()}, nil
 }
 
 // What to do with a delivery.
@@ -242,7 +192,7 @@ const (
 	dead                  // it can never work
 	again                 // it may work later
 	park                  // it may work later, and has been tried often enough
-	later                 // it waits for a person
+	later                 // it waits for a person, or for others of its session
 	back                  // this executor is going away
 )
 
@@ -258,74 +208,28 @@ func disposition(err error) disposed {
 	}
 }
 
-func deliveries(msg jetstream.Msg) uint64 {
-	if m, err := msg.Metadata(); err == nil {
-		return m.NumDelivered
-	}
-	return 1
+// tries count how often this executor has tried in vain what was delivered. What
+// waits for a person, or for others, has not been tried.
+type tries struct {
+	mu sync.Mutex
+	of map[uint64]int
 }
 
-// pause is the time until a delivery comes again.
-func (q *queueDoor) pause(msg jetstream.Msg) time.Duration {
-	return min(q.x.retryFirst<<min(deliveries(msg)-1, 6), retryLast)
+// maxTried bounds the deliveries that are counted.
+const maxTried = 1 << 16
+
+func (t *tries) add(seq uint64) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil || len(t.of) >= maxTried { // most of it was finished elsewhere
+		t.of = map[uint64]int{}
+	}
+	t.of[seq]++
+	return t.of[seq]
 }
 
-// record writes a dead letter into the log of its session, where there is one
-// that can be written. A delivery that comes again has the same id, so it is
-// written once.
-func (q *queueDoor) record(msg jetstream.Msg, session string, why error) {
-	var o schema.Object
-	var call struct {
-		CallID string `json:"call_id"`
-	}
-	if schema.Unmarshal(msg.Data(), &call) == nil && schema.CheckCallID(call.CallID) == nil {
-		o.Text("call_id", call.CallID)
-	}
-	text, marks := q.x.redact.Text(string(msg.Data()), "/message", nil)
-	text, _ = schema.Truncate(text, maxDeadMessage)
-	o.Text("reason", string(schema.KindOf(why))).Uint("deliveries", deliveries(msg)).Text("message", text)
-	if len(marks) > 0 {
-		o.Raw("redacted", appendMarks(nil, marks))
-	}
-	id := journal.NewID()
-	if m, err := msg.Metadata(); err == nil {
-		sum := sha256.Sum256(strconv.AppendUint([]byte(q.x.cfg.Store.ID()+" "), m.Sequence.Stream, 10))
-		_ = id.SetTime(ulid.Timestamp(m.Timestamp)) // errs beyond the year 10889
-		_ = id.SetEntropy(sum[:10])
-	}
-	b, err := encode(AppendRequest{Session: session, Events: []AppendEvent{{ID: id.String(), Type: schema.TypeDeadLetter, Data: o.Bytes()}}})
-	if err == nil {
-		_, err = q.x.route(q.x.ctx, deadVerb, session, b, 0, false)
-	}
-	if err != nil && schema.ValidSession(session) && !errors.Is(err, schema.NotFound) {
-		q.x.log.Warn("a dead letter is not in the log of its session", "session", session, "kind", schema.KindOf(err), "err", err)
-	}
-}
-
-// maxDeadMessage bounds what a log keeps of a dead letter.
-const maxDeadMessage = 4 << 10
-
-// bury keeps a message that can never work, with its reason, before the queue
-// forgets it. One that is as long as a message can be loses its end, since its
-// reason needs room, and one that is dead what is secret in it. One that is only
-// parked is kept as it came, so that it can be queued again.
-func (q *queueDoor) bury(msg jetstream.Msg, session string, why error, dead bool) error {
-	if !schema.ValidSession(session) {
-		session = "_"
-	}
-	data := msg.Data()
-	if dead {
-		data, _ = q.x.redact.JSON(data, "", nil)
-	}
-	reason, _ := q.x.redact.Text(schema.AsError(why).Message, "", nil)
-	header := nats.Header{HeaderErrorKind: {string(schema.KindOf(why))}, "Steno-Error": {shorten(reason, 1<<10)},
-		"Steno-Deliveries": {strconv.FormatUint(deliveries(msg), 10)}}
-	if most := int(q.x.cfg.Conn.MaxPayload()) - 8<<10; len(data) > most {
-		header.Set("Steno-Bytes", strconv.Itoa(len(data)))
-		data = data[:most]
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	_, err := q.js.PublishMsg(ctx, &nats.Msg{Subject: q.x.cfg.Prefix + ".v1.dead." + session, Data: data, Header: header})
-	return err
+func (t *tries) forget(seq uint64) {
+	t.mu.Lock()
+	delete(t.of, seq)
+	t.mu.Unlock()
 }

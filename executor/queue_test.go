@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -62,6 +63,9 @@ func (n *node) dead() (list []*jetstream.RawStreamMsg) {
 	}
 	for seq := range s.CachedInfo().State.LastSeq {
 		m, err := s.GetMsg(within(n.t), seq+1)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
 		if err != nil {
 			n.t.Fatal(err)
 		}
@@ -285,7 +289,7 @@ func TestWhatCannotBeDoneNowIsParkedInTheEnd(t *testing.T) {
 		t.Fatalf("%d dead letters", len(letters))
 	}
 	m := letters[0]
-	if m.Subject != "steno.v1.dead.odd" || m.Header.Get("Steno-Error-Kind") != string(schema.SessionWriterAmbiguous) || m.Header.Get("Steno-Deliveries") != "10" ||
+	if m.Subject != "steno.v1.dead.odd.parked" || m.Header.Get("Steno-Error-Kind") != string(schema.SessionWriterAmbiguous) || m.Header.Get("Steno-Deliveries") != "10" ||
 		string(m.Data) != `{"call_id":"c1","name":"echo","args":{"a":1}}` {
 		t.Errorf("parked is %s %s with %v", m.Subject, m.Data, m.Header)
 	}
@@ -334,17 +338,14 @@ func TestCallsForAHolderThatStandsStillAreParked(t *testing.T) {
 	if killed, err := a.Wait(); !killed {
 		t.Fatalf("the holder was not killed: %v", err)
 	}
-	js, err := jetstream.New(n.conn)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, m := range parked {
-		if k := m.Header.Get("Steno-Error-Kind"); m.Subject != "steno.v1.dead.stuck" || k != string(schema.SessionWriterAmbiguous) {
+		if k := m.Header.Get("Steno-Error-Kind"); m.Subject != "steno.v1.dead.stuck.parked" || k != string(schema.SessionWriterAmbiguous) {
 			t.Errorf("parked is %s, %s", m.Subject, k)
 		}
-		if _, err := js.Publish(within(t), "steno.v1.queue.stuck", m.Data); err != nil {
-			t.Fatal(err)
-		}
+	}
+	back, err := n.client.Requeue(within(t), executor.RequeueRequest{DeadRequest: executor.DeadRequest{Session: "stuck", Parked: true}, By: "ada"})
+	if err != nil || back.Requeued != len(calls) || len(n.dead()) != 0 {
+		t.Fatalf("sent back are %+v, %v; %d are left", back, err, len(n.dead()))
 	}
 	n.emptied()
 	for _, id := range calls {

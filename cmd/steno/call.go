@@ -20,18 +20,20 @@ import (
 
 func (a *app) callCommand() *cobra.Command {
 	var session, args, callID, key, format, turn, actor string
-	var dryRun, exit bool
+	var dryRun, exit, queue bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use: "call TOOL", Short: "run one tool call and record it",
 		Long: "call runs a tool in a session that is there and prints the recorded result.\n\n" +
 			"Exit 0 for any genuine recorded result, 8 for one that is interrupted; --exit-code passes the tool's on.\n" +
 			"A call that is repeated with the same --call-id gets the recorded result.\n\n" +
+			"With --queue the call is put into the queue of a serve, and call returns when it is there: that it is queued, and no more. The\n" +
+			"result comes from: steno calls wait.\n\n" +
 			"With --format the call is one that a model has made, as its provider gives it, or a list of such calls: a request\n" +
 			"tools/call of mcp, a block tool_use of anthropic, an entry of tool_calls or an item function_call of openai. It is read\n" +
 			"from standard input, or --args, and answered in the same format. Its id is the call's; where a provider begins its ids\n" +
 			"anew in each turn, --turn makes them unique.",
-		Example: "  steno call list --session demo\n  steno call read --session demo --args '{\"path\":\"go.mod\"}'\n  steno call bash --session demo --args @args.json --call-id build-1\n" +
+		Example: "  steno call list --session demo\n  steno call read --session demo --args '{\"path\":\"go.mod\"}'\n  steno call bash --session demo --args @args.json --call-id build-1\n  steno call bash --session demo --args @args.json --call-id build-2 --queue\n" +
 			"  steno call --format anthropic --session demo --turn 7 --args @tool_use.json",
 		Args: func(c *cobra.Command, words []string) error {
 			if format != "" {
@@ -54,6 +56,9 @@ func (a *app) callCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if queue && (format != "" || exit) {
+				return usage("a queued call has no result yet: --queue goes with neither --format nor --exit-code")
+			}
 			if format != "" {
 				if callID != "" || key != "" {
 					return usage("the id of a model's call is its own; --call-id and --key are for other calls")
@@ -66,7 +71,11 @@ func (a *app) callCommand() *cobra.Command {
 			if callID == "" {
 				callID = ulid.Make().String()
 			}
-			return a.call(c.Context(), session, executor.Request{CallID: callID, Name: words[0], Args: text, Key: key, DryRun: dryRun, Actor: executor.Actor{ID: actor}}, timeout, exit)
+			req := executor.Request{CallID: callID, Name: words[0], Args: text, Key: key, DryRun: dryRun, Actor: executor.Actor{ID: actor}}
+			if queue {
+				return a.enqueue(c.Context(), session, req, timeout)
+			}
+			return a.call(c.Context(), session, req, timeout, exit)
 		},
 	}
 	f := c.Flags()
@@ -78,6 +87,7 @@ func (a *app) callCommand() *cobra.Command {
 	f.StringVar(&turn, "turn", "", "of the model's calls: stands before their ids, with a dot between")
 	f.StringVar(&actor, "actor", "", "on whose behalf; it goes into the log and to the tool (default: the user)")
 	f.BoolVar(&dryRun, "dry-run", false, "say what would be done and change nothing")
+	f.BoolVar(&queue, "queue", false, "put the call into the queue of a serve, and do not wait for its result")
 	f.BoolVar(&exit, "exit-code", false, "exit with the tool's own exit code")
 	a.ownFlags(c)
 	f.DurationVar(&timeout, "timeout", 0, "how long to wait for the result; in a serve the call then goes on (default: for ever)")

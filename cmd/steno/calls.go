@@ -18,11 +18,13 @@ import (
 )
 
 func (a *app) callsCommand() *cobra.Command {
-	c := &cobra.Command{Use: "calls", Short: "list, show, wait for, cancel and settle the calls of a session",
+	c := &cobra.Command{Use: "calls", Short: "list, show, wait for, cancel, settle and queue again the calls of a session",
 		Long: "ls, show and wait read the files of the store and need nobody who serves; with --nats they ask there. cancel and resolve go to the process\n" +
-			"that holds the session; if nobody does, they take it, which settles what a dead process left.",
+			"that holds the session; if nobody does, they take it, which settles what a dead process left. dead and requeue are about the queue\n" +
+			"of a serve.",
 		Example: "  steno calls ls demo --open\n  steno calls show demo call-8\n  steno calls resolve demo call-8 --succeeded --reason 'the mail is there'"}
-	c.AddCommand(a.callsLsCommand(), a.callsShowCommand(), a.callsWaitCommand(), a.callsCancelCommand(), a.callsResolveCommand())
+	c.AddCommand(a.callsLsCommand(), a.callsShowCommand(), a.callsWaitCommand(), a.callsCancelCommand(), a.callsResolveCommand(),
+		a.callsDeadCommand(), a.callsRequeueCommand())
 	return c
 }
 

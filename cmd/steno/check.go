@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"steno/executor"
 	"steno/journal"
 	"steno/lease"
 	"steno/replay"
@@ -19,11 +20,13 @@ func (a *app) checkCommand() *cobra.Command {
 	var format string
 	var logs bool
 	c := &cobra.Command{
-		Use: "check", Short: "tell a monitor how the store is; reads files only",
+		Use: "check", Short: "tell a monitor how the store is; changes nothing",
 		Long: "check counts sessions by their leases, and looks at the disk and the serve; with --logs it reads every log and counts\n" +
-			"damage and calls. It is critical where a session cannot be read, a log is damaged or the disk has less than 64 MiB or\n" +
-			"1,000 inodes; a warning where a lease is ambiguous or the disk has less than 1 GiB or 10,000 inodes. --format nagios\n" +
-			"exits 0, 1, 2, or 3 where that cannot be told; the others 0 if it can. Of sessions and calls it says how many, and no name.\n\n" +
+			"damage and calls. Where a serve runs on the store, or is named by --nats, it asks that for the queue. It is critical where a\n" +
+			"session cannot be read, a log is damaged, the queue cannot be looked at or is 95 % full, or the disk has less than 64 MiB or\n" +
+			"1,000 inodes; a warning where a lease is ambiguous, calls are parked, the queue is 80 % full, a call has been in it for five\n" +
+			"minutes and no executor has it, or the disk has less than 1 GiB or 10,000 inodes. --format nagios exits 0, 1, 2, or 3 where\n" +
+			"that cannot be told; the others 0 if it can. Of sessions and calls it says how many, and no name.\n\n" +
 			"Metrics, which keep their names: " + strings.Join(metricNames(), ", ") + ".",
 		Example: "  steno check\n  steno check --logs --format prometheus\n  steno check --format nagios", Args: exactly(),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -90,6 +93,7 @@ type health struct {
 	Disk     space          `json:"disk"`
 	Serve    bool           `json:"serve"`
 	BeatAge  float64        `json:"beat_age_seconds"` // the greatest of an active holder
+	Queue    *queueHealth   `json:"queue,omitzero"`
 	Logs     *logHealth     `json:"logs,omitzero"`
 }
 
@@ -162,6 +166,9 @@ func (a *app) health(ctx context.Context, logs bool) (*health, error) {
 	if h.Serve, err = a.served(); err != nil {
 		return nil, err
 	}
+	if h.Serve || a.nats != "" {
+		h.Queue = a.queueHealth(ctx)
+	}
 	h.judge()
 	return h, nil
 }
@@ -215,6 +222,9 @@ func (h *health) judge() {
 	if n := h.Sessions[string(lease.Ambiguous)]; n > 0 {
 		h.raise("warning", many(n, "lease")+" ambiguous")
 	}
+	if h.Queue != nil {
+		h.Queue.judge(h)
+	}
 }
 
 // A metric is one number for a monitor. Its name is a promise.
@@ -247,6 +257,16 @@ var metrics = []metric{
 		return one(0)
 	}},
 	{"steno_beat_age_seconds", "the greatest age of an active holder's beat", "", func(h *health) ([]string, map[string]float64) { return one(h.BeatAge) }},
+	{"steno_queue_up", "1 while the queue can be looked at; this and the following where a serve runs, or is named", "", ofQueue(func(q *queueHealth) float64 { return map[bool]float64{true: 1}[q.Error == nil] })},
+	{"steno_queue_messages", "calls in the queue", "", ofQueueUp(func(q *executor.QueueState) float64 { return float64(q.Messages) })},
+	{"steno_queue_pending", "of these, those that nobody has had yet", "", ofQueueUp(func(q *executor.QueueState) float64 { return float64(q.Pending) })},
+	{"steno_queue_in_flight", "those that an executor has, or that come again after a pause", "", ofQueueUp(func(q *executor.QueueState) float64 { return float64(q.InFlight) })},
+	{"steno_queue_redelivered", "those that were delivered more than once", "", ofQueueUp(func(q *executor.QueueState) float64 { return float64(q.Redelivered) })},
+	{"steno_queue_oldest_age_seconds", "the age of the oldest call in the queue", "", ofQueueUp(func(q *executor.QueueState) float64 { return q.OldestAge })},
+	{"steno_queue_asking", "requests of executors that have room for more", "", ofQueueUp(func(q *executor.QueueState) float64 { return float64(q.Asking) })},
+	{"steno_queue_full_ratio", "how much of its limits the queue has used", "", ofQueueUp(fullness)},
+	{"steno_queue_parked", "calls that are parked, to be queued again", "", ofQueueUp(func(q *executor.QueueState) float64 { return float64(q.Parked) })},
+	{"steno_queue_dead", "messages that can never work", "", ofQueueUp(func(q *executor.QueueState) float64 { return float64(q.Dead) })},
 	{"steno_log_events", "events of all logs; this and the following with --logs", "", ofLogs(func(l *logHealth) ([]string, map[string]float64) { return one(float64(l.Events)) })},
 	{"steno_log_damaged", "sessions whose log is damaged", "", ofLogs(func(l *logHealth) ([]string, map[string]float64) { return one(float64(l.Damaged)) })},
 	{"steno_log_findings", "findings in logs", "severity", ofLogs(func(l *logHealth) ([]string, map[string]float64) {

@@ -1,6 +1,7 @@
 package journaltest
 
 import (
+	"net"
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -18,13 +19,16 @@ type NATSOptions struct {
 	Dir string
 	// MaxPayload bounds a message; 1 MiB if zero.
 	MaxPayload int
+	// MaxStore bounds what streams may reserve; the server's own bound if zero.
+	MaxStore int64
 }
 
 // NATS is a server in the test process.
 type NATS struct {
-	t      testing.TB
-	server *server.Server
-	dir    string
+	t       testing.TB
+	options server.Options
+	server  *server.Server
+	dir     string
 }
 
 // StartNATS starts a server. It is stopped when the test ends.
@@ -36,19 +40,40 @@ func StartNATS(t testing.TB, o NATSOptions) *NATS {
 		if o.Dir == "" {
 			o.Dir = t.TempDir()
 		}
-		so.JetStream, so.StoreDir, so.SyncAlways = true, o.Dir, true
+		so.JetStream, so.StoreDir, so.SyncAlways, so.JetStreamMaxStore = true, o.Dir, true, o.MaxStore
 	}
-	s, err := server.NewServer(so)
+	n := &NATS{t: t, options: *so, dir: o.Dir}
+	n.start()
+	t.Cleanup(n.Stop)
+	return n
+}
+
+func (n *NATS) start() {
+	n.t.Helper()
+	o := n.options
+	s, err := server.NewServer(&o)
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	s.Start()
-	n := &NATS{t, s, o.Dir}
-	t.Cleanup(n.Stop)
+	n.server = s
 	if !s.ReadyForConnections(Deadline) {
-		t.Fatal("the server does not start")
+		n.t.Fatal("the server does not start")
 	}
-	return n
+}
+
+// Restart starts a server that listens where this one did, once it is stopped, on
+// another folder if dir is not empty. Connections by URL come back by themselves.
+func (n *NATS) Restart(dir string) {
+	n.t.Helper()
+	if n.options.Port == server.RANDOM_PORT {
+		n.options.Port = n.server.Addr().(*net.TCPAddr).Port
+	}
+	n.Stop()
+	if dir != "" {
+		n.dir, n.options.StoreDir = dir, dir
+	}
+	n.start()
 }
 
 // Connect connects inside the process. The connection is closed when the test
