@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -24,7 +25,8 @@ const (
 // answer to the same call through Call. What the door would refuse is refused
 // here, before it is queued: InvalidArgs, PayloadTooLarge, LineTooLong.
 // Backpressure: the queue is full. Unavailable: there is none, or it did not say
-// that it has the call; the same call may be queued again, it runs once.
+// that it has the call for 30 seconds, or until ctx ended. It is asked again every
+// two seconds; the call runs once, however often it is queued.
 func (c *Client) Enqueue(ctx context.Context, session string, req Request) error {
 	if err := schema.CheckSession(session); err != nil {
 		return err
@@ -45,7 +47,14 @@ func (c *Client) Enqueue(ctx context.Context, session string, req Request) error
 	if err != nil {
 		return unavailable("the queue cannot be used", err)
 	}
-	return enqueue(ctx, js, c.prefix, session, b)
+	for began := time.Now(); ; {
+		try, cancel := context.WithTimeout(ctx, repeatAfter)
+		err := enqueue(try, js, c.prefix, session, b)
+		unheard := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && time.Since(began) < c.patience
+		if cancel(); !unheard {
+			return err
+		}
+	}
 }
 
 // enqueue publishes a call and returns when it is in the queue.
