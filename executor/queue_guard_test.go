@@ -1,8 +1,6 @@
 package executor_test
 
 import (
-	"os"
-	"runtime"
 	"context"
 	"fmt"
 	"strings"
@@ -54,52 +52,48 @@ func there(js jetstream.JetStream) bool {
 }
 
 // Streams and the consumer that vanish while an executor runs are made again, and
-// calls are taken as before.
+// calls are taken as before. One that runs over it has its result.
 func TestWhatVanishesOfTheQueueIsMadeAgain(t *testing.T) {
-	p := newPlace(t, journaltest.NATSOptions{JetStream: true, Listen: true})
-	held := newCounter(true)
-	n := p.remoteNode([]executor.Tool{echo, held.tool("held", false)})
-	n.open("s1")
-	js, err := jetstream.New(p.remote())
-	if err != nil {
-		t.Fatal(err)
-	}
-	calls := 0
-	works := func(after string) {
-		t.Helper()
-		calls++
-		id := fmt.Sprint("c", calls)
-		eventually(t, "the queue is there after "+after, func() bool { return there(js) })
-		if err := n.client.Enqueue(within(t), "s1", request(id, "echo", `{}`)); err != nil {
-			buf := make([]byte, 4<<20)
-			os.WriteFile("/tmp/h/h6-stacks.txt", buf[:runtime.Stack(buf, true)], 0o600)
-			t.Fatalf("after %s: %v", after, err)
-		}
-		a, err := n.client.Wait(within(t), "s1", id)
-		if err != nil || kindOfResult(t, a.Data) != "" {
-			t.Errorf("after %s: %s, %v", after, a.Data, err)
-		}
-	}
-	works("the start")
-	// One call runs over all of it, and has its result.
-	n.enqueueThere("s1", "long", "held", `{}`)
-	wait(t, "the tool", held.begun)
-	for what, vanish := range map[string]func() error{
-		"the stream is deleted":     func() error { return js.DeleteStream(within(t), executor.StreamQueue) },
-		"the dead are deleted":      func() error { return js.DeleteStream(within(t), executor.StreamDead) },
-		"the consumer is deleted":   func() error { return js.DeleteConsumer(within(t), executor.StreamQueue, "STENO_EXECUTORS") },
-		"the server is restarted":   func() error { p.nats.Restart(""); return nil },
-		"the server lost its store": func() error { p.nats.Restart(t.TempDir()); return nil },
+	for what, vanish := range map[string]func(*place, jetstream.JetStream) error{
+		"stream deleted": func(_ *place, js jetstream.JetStream) error { return js.DeleteStream(within(t), executor.StreamQueue) },
+		"dead deleted":   func(_ *place, js jetstream.JetStream) error { return js.DeleteStream(within(t), executor.StreamDead) },
+		"consumer deleted": func(_ *place, js jetstream.JetStream) error {
+			return js.DeleteConsumer(within(t), executor.StreamQueue, "STENO_EXECUTORS")
+		},
+		"server restarted":      func(p *place, _ jetstream.JetStream) error { p.nats.Restart(""); return nil },
+		"server lost its store": func(p *place, _ jetstream.JetStream) error { p.nats.Restart(t.TempDir()); return nil },
 	} {
-		if err := vanish(); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		works(what)
-	}
-	close(held.hold)
-	a, err := n.client.Wait(within(t), "s1", "long")
-	if err != nil || kindOfResult(t, a.Data) != "" || held.of("long") != 1 {
-		t.Errorf("the call that ran over it has %s, %v, and ran %d times", a.Data, err, held.of("long"))
+		t.Run(what, func(t *testing.T) {
+			p := newPlace(t, journaltest.NATSOptions{JetStream: true, Listen: true})
+			held := newCounter(true)
+			n := p.remoteNode([]executor.Tool{echo, held.tool("held", false)})
+			n.open("s1")
+			js, err := jetstream.New(p.remote())
+			if err != nil {
+				t.Fatal(err)
+			}
+			works := func(id string) {
+				t.Helper()
+				eventually(t, "the queue to be there", func() bool { return there(js) })
+				n.enqueueThere("s1", id, "echo", `{}`)
+				a, err := n.client.Wait(within(t), "s1", id)
+				if err != nil || kindOfResult(t, a.Data) != "" {
+					t.Errorf("%s gives %s, %v", id, a.Data, err)
+				}
+			}
+			works("before")
+			n.enqueueThere("s1", "long", "held", `{}`)
+			wait(t, "the tool", held.begun)
+			if err := vanish(p, js); err != nil {
+				t.Fatal(err)
+			}
+			works("after")
+			close(held.hold)
+			a, err := n.client.Wait(within(t), "s1", "long")
+			if err != nil || kindOfResult(t, a.Data) != "" || held.of("long") != 1 {
+				t.Errorf("the call that ran over it has %s, %v, and ran %d times", a.Data, err, held.of("long"))
+			}
+		})
 	}
 }
 
