@@ -103,9 +103,10 @@ type call struct {
 	key                string // stands for the tool and the arguments
 	meta               json.RawMessage
 	cancel             context.CancelFunc
-	waits              chan struct{} // gets a token when a person is asked
-	asks               bool          // a person is asked; guarded by Gateway.mu
-	given              bool          // the host does not want an answer; guarded by Gateway.mu
+	waits              chan chan struct{} // gets answered when a person is asked
+	asks               bool               // a person is asked; guarded by Gateway.mu
+	answered           chan struct{}      // closed when the person has; guarded by Gateway.mu
+	given              bool               // the host does not want an answer; guarded by Gateway.mu
 }
 
 // NewGateway makes a gateway. id begins the ids of the calls that the host gives

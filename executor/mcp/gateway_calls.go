@@ -47,7 +47,7 @@ func (g *Gateway) callTool(ctx context.Context, r *jsonrpc.Request) {
 	if len(args) == 0 || jsontext.Value(args).Kind() == 'n' {
 		args = json.RawMessage("{}")
 	}
-	c := &call{name: g.cfg.Name(name), original: name, meta: p["_meta"], waits: make(chan struct{}, 1)}
+	c := &call{name: g.cfg.Name(name), original: name, meta: p["_meta"], waits: make(chan chan struct{}, 1)}
 	if sum, err := schema.ArgsSHA256(args); err == nil {
 		c.key = c.name + " " + sum
 	}
@@ -160,13 +160,22 @@ func (g *Gateway) answer(ctx context.Context, c *call, req executor.Request, tok
 const tellAgain = 5 * time.Second
 
 // patience keeps the host waiting while a person is asked about a call, and lets
-// it go when that takes too long.
+// it go when that takes too long. What runs may take as long as it takes.
 func (g *Gateway) patience(c *call, token json.RawMessage, done <-chan struct{}) {
-	select {
-	case <-c.waits:
-	case <-done:
-		return
+	for {
+		select {
+		case answered := <-c.waits:
+			if g.keeps(c, token, answered, done) {
+				return
+			}
+		case <-done:
+			return
+		}
 	}
+}
+
+// keeps waits for a person; true if nobody waits with it any more.
+func (g *Gateway) keeps(c *call, token json.RawMessage, answered, done <-chan struct{}) bool {
 	next := g.cfg.Here("steno approvals allow " + g.cfg.Session + " " + c.id)
 	g.cfg.Log.Warn("a call waits for a person", "call", c.id, "tool", c.original, "next", next+", or deny")
 	end := time.NewTimer(g.cfg.Wait)
@@ -181,11 +190,18 @@ func (g *Gateway) patience(c *call, token json.RawMessage, done <-chan struct{})
 		}
 		select {
 		case <-again.C:
+		case <-answered:
+			return false
 		case <-end.C:
+			select {
+			case <-answered:
+				return false
+			default:
+			}
 			c.cancel()
-			return
+			return true
 		case <-done:
-			return
+			return true
 		}
 	}
 }
@@ -202,11 +218,15 @@ func (g *Gateway) Asked(callID string) {
 
 // asked notes that a person is asked about the call. The caller holds Gateway.mu.
 func (c *call) asked() {
-	c.asks = true
+	if c.asks {
+		return
+	}
+	c.asks, c.answered = true, make(chan struct{})
 	select {
-	case c.waits <- struct{}{}:
+	case <-c.waits: // a question that nobody has looked at, and that is answered
 	default:
 	}
+	c.waits <- c.answered
 }
 
 // Left says that a call of the session waits for a person since before this
@@ -222,8 +242,9 @@ func (g *Gateway) Answered(callID string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.waiting, callID)
-	if c := g.byID[callID]; c != nil {
+	if c := g.byID[callID]; c != nil && c.asks {
 		c.asks = false
+		close(c.answered)
 	}
 }
 
