@@ -26,7 +26,17 @@ func TestS18DryRunsOfSessionsWriteNothing(t *testing.T) {
 	gone, err := journal.Open(t.Context(), journaltest.FilesIn(t, filepath.Join(dir, ".steno")).WithoutLog(), "gone", journaltest.Options())
 	must(t, err)
 	must(t, gone.Close())
-	before := strings.Join(tree(t, filepath.Join(dir, ".steno")), "\n")
+	look := func() string {
+		var all []string
+		for _, line := range tree(t, filepath.Join(dir, ".steno")) {
+			if path, _, beat := strings.Cut(line, "/beat"); beat && strings.Contains(path, "/holders/") { // that of who holds a session moves
+				line = path
+			}
+			all = append(all, line)
+		}
+		return strings.Join(all, "\n")
+	}
+	before := look()
 	for args, want := range map[string]string{
 		"phase s1 editing --reason why":                     "would record that the session goes from no phase to editing, by user ",
 		"phase s1 verifying --task-kind edit":               "to verifying, and that its task is of the kind edit, by user ",
@@ -66,7 +76,7 @@ func TestS18DryRunsOfSessionsWriteNothing(t *testing.T) {
 			t.Errorf("session %s: exit %d, want %d, %s%s", args, code, want, out, errOut)
 		}
 	}
-	if after := strings.Join(tree(t, filepath.Join(dir, ".steno")), "\n"); after != before {
+	if after := look(); after != before {
 		t.Errorf("the store was\n%s\nand is\n%s", before, after)
 	}
 	// A damaged log is planned no more than it is written.
