@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // A host that begins with initialize, as most do, hears nothing of a server that
@@ -83,5 +85,44 @@ func TestAGatewayBeforeAServerOfAToolsFile(t *testing.T) {
 	}
 	if out, errOut, code := steno(t, dir, "mcp", "--tools", "tools.yaml", "--name", "other"); code != 2 || out != "" || !strings.Contains(errOut, "tester") {
 		t.Errorf("another name gets exit %d, %s", code, errOut)
+	}
+}
+
+// Where a serve runs on the store, what is asked of it about a gateway's session
+// reaches the gateway; and without one it does too.
+func TestAGatewayIsReachedThroughAServe(t *testing.T) {
+	t.Parallel()
+	for _, serves := range []bool{true, false} {
+		t.Run(fmt.Sprint("serve ", serves), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file := filepath.Join(dir, "effects")
+			if serves {
+				launch(t, dir, "serve", "--listen", "127.0.0.1:0").says("context")
+			}
+			h := connect(t, dir, nil, gate("--session", "s1")...)
+			got := make(chan string, 1)
+			go func() {
+				r, err := h.CallTool(t.Context(), &sdk.CallToolParams{Name: "hang", Arguments: map[string]any{"file": file}, Meta: sdk.Meta{"steno/call_id": "c"}})
+				if err != nil {
+					got <- err.Error()
+					return
+				}
+				got <- refusal(r)
+			}()
+			if !eventually(func() bool { return countLines(file, "hangs") == 1 }) {
+				t.Fatal("the call does not begin")
+			}
+			good(t, dir, "calls", "cancel", "s1", "c", "--reason", "enough")
+			if kind := <-got; kind != "cancelled" {
+				t.Errorf("the host gets %s", kind)
+			}
+			good(t, dir, "lease", "release", "s1", "--reason", "another is to have it")
+			if r := h.ask("note", map[string]any{"file": file}, nil); says(r) != "noted" { // it takes the session again
+				t.Errorf("afterwards it says %s", says(r))
+			}
+			must(t, h.Close())
+			good(t, dir, "verify", "s1")
+		})
 	}
 }
