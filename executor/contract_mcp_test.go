@@ -5,7 +5,6 @@ import (
 	"encoding/json" // of the SDK's values
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -147,7 +146,7 @@ func mcpTool(t *testing.T, server executor.MCPServer, does string) executor.Tool
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := mcp.Start(reg, []executor.MCPServer{server}, mcp.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	all := mcp.Start(reg, []executor.MCPServer{server}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	t.Cleanup(all.Close)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -249,7 +248,7 @@ func childMCP(reg *executor.Registry, dir string) (*mcp.Servers, error) {
 	yes, server := true, executor.MCPServer{Argv: []string{self, "contract-mcp", dir}, Dir: dir}
 	once, again := server, server
 	once.Name, again.Name, again.Tools = "once", "again", map[string]executor.MCPTool{"waits": {Repeatable: &yes}}
-	all := mcp.Start(reg, []executor.MCPServer{once, again}, mcp.Options{})
+	all := mcp.Start(reg, []executor.MCPServer{once, again}, mcp.Options{Logger: slog.New(slog.DiscardHandler)})
 	all.Wait(context.Background())
 	return all, nil
 }

@@ -25,7 +25,7 @@
 //
 // What a call goes through, in this order: the tool is looked up; its arguments
 // are validated against Input; its tier, the session's phase (Phases, Escalates)
-// and the policy's mode must admit it; Available is asked; Paths are followed
+// and the policy's mode must admit it; Ready and Available are asked; Paths are followed
 // and must stay in the workspace; the policy decides, or a person. The call, the
 // decision and the start are on disk before Run is called. So Run gets arguments
 // that are valid, once for each attempt, and need not ask who allowed it.
