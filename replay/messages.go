@@ -3,7 +3,6 @@ package replay
 import (
 	"bytes"
 	"iter"
-	"slices"
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -161,11 +160,6 @@ type linked struct {
 	n  uint32
 	id string
 }
-
-// A span is what lies between two seqs, neither of them included.
-type span struct{ from, to uint64 }
-
-type compaction struct{ seq, from, to uint64 }
 
 // read goes through the events that count, each with its fields.
 func (p *projection) read(each func(e *schema.Event, d data) error) error {
@@ -340,91 +334,6 @@ func (p *projection) whole(text []byte, d data) ([]byte, error) {
 		return schema.Previews(text), nil
 	}
 	return p.opt.Whole(text)
-}
-
-// rewind takes back what lies between to and seq, and compactions there with it.
-func (p *projection) rewind(to, seq uint64) {
-	if to >= seq {
-		return
-	}
-	for n := len(p.gone); n > 0 && p.gone[n-1].to > to; n-- {
-		to, p.gone = min(to, p.gone[n-1].from), p.gone[:n-1]
-	}
-	p.gone = append(p.gone, span{to, seq})
-	if n := len(p.compacts); n > 0 && p.compacts[n-1].seq > to {
-		for n > 0 && p.compacts[n-1].seq > to {
-			n--
-		}
-		p.compacts, p.summary = p.compacts[:n], nil
-	}
-}
-
-// HistoryRange gives the range of a history_compaction, from 1 the one that a
-// history_rewind leaves, and whether both its ends are numbers.
-func HistoryRange(typ string, body []byte) (from, to uint64, ok bool) {
-	var f schema.Fields
-	f.Read(body)
-	if typ == schema.TypeHistoryRewind {
-		return 1, number(f.Get(schema.KeyToSeq)), true
-	}
-	from, to = compactRange(f.Get(schema.KeyRange))
-	return from, to, from > 0 && to > 0
-}
-
-// compactRange reads the range of a compaction.
-func compactRange(v jsontext.Value) (from, to uint64) {
-	var r struct {
-		From jsontext.Value `json:"from_seq"`
-		To   jsontext.Value `json:"to_seq"`
-	}
-	_ = schema.Unmarshal(v, &r) // it is an object, and takes any value
-	return number(r.From), number(r.To)
-}
-
-// layer leaves, of the compactions that count, those that are shown: the newest,
-// and of each older one whose range begins before those of all newer.
-func (p *projection) layer() {
-	var shown []compaction
-	for _, c := range slices.Backward(p.compacts) {
-		if n := len(shown); n == 0 || c.from < shown[n-1].from {
-			shown = append(shown, c)
-		}
-	}
-	slices.Reverse(shown)
-	p.compacts = shown
-}
-
-// compacted gives the compaction whose summary stands for an event.
-func (p *projection) compacted(seq uint64) (compaction, bool) {
-	for _, c := range p.compacts {
-		if c.from <= seq && seq <= c.to {
-			return c, true
-		}
-	}
-	return compaction{}, false
-}
-
-// in reports whether an event has its place among the messages.
-func (p *projection) in(seq uint64) bool {
-	_, gone := p.compacted(seq)
-	return !gone && !p.rewound(seq)
-}
-
-func (p *projection) rewound(seq uint64) bool {
-	n, _ := slices.BinarySearchFunc(p.gone, seq, func(s span, seq uint64) int {
-		if s.to <= seq {
-			return -1
-		}
-		return 1
-	})
-	return n < len(p.gone) && p.gone[n].from < seq
-}
-
-// carried reports whether a call from before the compaction stands behind it:
-// the summary cannot tell what became of it.
-func (p *projection) carried(call *pairing) bool {
-	c, ok := p.compacted(call.seq)
-	return ok && (call.result == 0 || call.result > c.to) && !p.rewound(call.seq)
 }
 
 // providerID is the id that a provider has given a call.

@@ -90,39 +90,6 @@ func (p *projection) give(out form, yield func(jsontext.Value) bool) bool {
 	return out.group(g, yield)
 }
 
-// summaries are those of the compactions that are shown, in their order.
-func (p *projection) summaries() ([]*group, error) {
-	texts := map[uint64][]byte{}
-	for _, c := range p.compacts {
-		texts[c.seq] = nil
-	}
-	if n := len(p.compacts); n == 1 && p.summary != nil { // it is nil if a newer one was taken back
-		texts[p.compacts[0].seq] = p.summary
-	} else if n > 0 {
-		err := p.read(func(e *schema.Event, _ data) error {
-			if text, ok := texts[e.Seq]; ok && text == nil {
-				texts[e.Seq] = bytes.Clone(e.Data)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	var out []*group
-	for _, c := range p.compacts {
-		var f schema.Fields
-		f.Read(texts[c.seq])
-		whole, err := p.whole(texts[c.seq], data{&f})
-		if err != nil {
-			return nil, err
-		}
-		f.Read(whole)
-		out = append(out, &group{user: true, said: []*Message{{Role: "summary", Seq: c.seq, Content: f.Get(schema.KeySummary)}}})
-	}
-	return out, nil
-}
-
 // open is the turn that goes on.
 func (p *projection) open() *group {
 	if n := len(p.queue); n > 0 && !p.queue[n-1].user {
