@@ -200,6 +200,12 @@ func nextResolve(session, id string) string {
 	return "look whether the tool took effect, then run: steno calls resolve " + inShell(session, id) + " --reason WHY with --succeeded, --failed or --retry"
 }
 
+// nextUnknown is the next step about a call whose tool nobody has here.
+func nextUnknown(session, id string) string {
+	return "it stays as it is until whoever holds the session has its tool: give --tools FILE, or start one with it (serve --tools FILE), then send the call again; or close it; run: steno calls cancel " +
+		inShell(session, id)
+}
+
 // nextOf is what can be done about a call; "" where nothing is open.
 func nextOf(session string, c *replay.Call) string {
 	switch {

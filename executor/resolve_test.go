@@ -85,8 +85,10 @@ func TestWhatCannotBeResolved(t *testing.T) {
 	p.leave("s1", journaltest.Call("gone", "nowhere", `{}`), journaltest.Started("gone", 1),
 		journal.Entry{Type: schema.TypeToolCall, Data: redactedCall("secret", "once")}, journaltest.Started("secret", 1))
 	held := newCounter(true)
-	n := p.node([]executor.Tool{held.tool("once", false), echo})
+	n := p.node([]executor.Tool{held.tool("once", false), echo, held.tool("nowhere", false)})
 	n.call("s1", "fine", "echo", `{}`)
+	n.stop()
+	n = p.node([]executor.Tool{held.tool("once", false), echo})
 	asked := n.background("s1", "runs", "once")
 	wait(t, "the tool", held.begun)
 	for _, c := range []struct {

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"iter"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -52,9 +53,10 @@ type OpenCall struct {
 	Seq    uint64 `json:"seq"`
 	// State is running; waiting for a person; interrupted or failed, with a result
 	// that a later one may supersede; pending or unknown, where it has none and
-	// does not run, as after the session's end.
+	// does not run: after the session's end, or where Kind is unknown_tool, which
+	// says that whoever holds the session does not have its tool.
 	State      string      `json:"state"`
-	Kind       schema.Kind `json:"kind,omitzero"` // of its result
+	Kind       schema.Kind `json:"kind,omitzero"` // of its result, if it has one
 	ApprovalID string      `json:"approval_id,omitzero"`
 	Expires    string      `json:"expires_at,omitzero"`
 	Next       string      `json:"next"` // what can be done about it
@@ -150,6 +152,15 @@ func (s *session) resumption() (a ResumeAnswer) {
 	s.mu.Unlock()
 	s.view(func(st *replay.State) { a = resumptionOf(s.id, st, running) })
 	a.Epoch, a.How = s.journal.Epoch(), s.journal.How()
+	for i := range a.Open {
+		o := &a.Open[i]
+		if a.Outcome != "" || o.State != string(replay.Pending) && o.State != string(replay.Unknown) {
+			continue
+		}
+		if _, err := s.x.cfg.Tools.lookup(o.Name); errors.Is(err, schema.UnknownTool) {
+			o.Kind, o.Next = schema.UnknownTool, nextUnknown(s.id, o.CallID)
+		}
+	}
 	return a
 }
 
@@ -234,7 +245,8 @@ func (x *Executor) howFar(ctx context.Context, id string, damage error) error {
 
 // Resume takes a session up: it returns once calls that an earlier writer left
 // open are settled, and what was run again for that has its result, with all
-// messages if a format is asked for. Doing it again changes nothing.
+// messages if a format is asked for. Doing it again settles no call twice. Calls
+// whose tool the executor does not know stay as they are.
 //
 // ResumePolicyUnavailable: the policy that the session goes by cannot be had.
 // CorruptLogLine, TailSuspect: the log is damaged, and sound up to

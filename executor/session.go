@@ -343,10 +343,11 @@ func (s *session) fly(call *Request, begun chan struct{}, run func(*session, *fl
 		defer s.leave()
 		answered := false
 		defer func() { // also where a tool ends its goroutine
-			f.hasBegun()
+			defer f.hasBegun() // not before it has landed: who waits for that must not find it in the air
 			switch {
 			case answered && f.detached:
 			case !answered && !f.claimed.CompareAndSwap(false, true):
+				f.hasBegun()
 				<-f.done // so that nobody believes that nothing is at work any more
 			case !answered:
 				f.err = schema.Errorf(schema.OutcomeUnknown, "the tool ended without an answer").With("session", s.id).With("call_id", call.CallID)

@@ -16,7 +16,7 @@ import (
 // tool is repeatable or read-only; otherwise the tool is asked what became of
 // it, and where it cannot tell the call gets a synthetic interrupted result. One
 // that was recorded and not started starts. One whose arguments the log does not
-// have as they were is interrupted.
+// have as they were is interrupted. One whose tool is not known here stays as it is.
 func (s *session) settleAll() {
 	defer close(s.settled)
 	if err := s.escalateLast(); err != nil && s.sound() {
@@ -182,10 +182,9 @@ func (s *session) resume(f *flight, c *replay.Call) (Answer, error) {
 		return Answer{}, refusal // which was not the gate's
 	case a.asks && (last == 0 || again && !req.DryRun): // the tool says that its last attempt did nothing
 		return Answer{}, s.ask(req, a, false)
-	case last == 0 && len(c.Decisions) > 0 && errors.Is(refusal, schema.UnknownTool):
-		// Somebody has it, who has let the call through: nothing is final about that.
-		return Answer{}, schema.AsError(refusal).With("session", s.id).With("call_id", c.ID).
-			With("next", "the call is recorded and waits for an executor that has its tool: start one with it (serve --tools FILE), then send the call again")
+	case errors.Is(refusal, schema.UnknownTool):
+		// Whoever recorded the call had its tool, and knows whether it may run again. Nothing is final about that.
+		return Answer{}, schema.AsError(refusal).With("session", s.id).With("call_id", c.ID).With("next", nextUnknown(s.id, c.ID))
 	case errors.Is(refusal, schema.Unavailable) && (last == 0 || again || a.tool.Name == "" || a.tool.Repeatable || a.tool.ReadOnly):
 		// Its tool will be back (without one nobody knows whether it may run again), and whoever sends the call again then has it run.
 		return Answer{}, schema.AsError(refusal).With("session", s.id).With("call_id", c.ID).

@@ -83,8 +83,6 @@ func TestOpenCallsAreSettledInOrderBeforeNewOnes(t *testing.T) {
 		"tool_started repeatable 3",
 		"permission_decision recorded", "tool_started recorded 1",
 		"tool_started decided 1",
-		"tool_result unknown 0 unknown_tool",
-		"tool_result unknown-started 1 interrupted",
 		"tool_result invalid 0 invalid_args",
 		"tool_call new", "permission_decision new", "tool_started new 1", "tool_result new 1",
 	}
@@ -92,8 +90,8 @@ func TestOpenCallsAreSettledInOrderBeforeNewOnes(t *testing.T) {
 		t.Errorf("the calls were settled by\n%q\nwant\n%q", begun, want)
 	}
 	l := p.read("s1")
-	if open := l.State.Open(); len(open) > 0 {
-		t.Errorf("call %s is still open", open[0].ID)
+	if open := l.State.Open(); len(open) != 2 || open[0].ID != "unknown" || open[1].ID != "unknown-started" {
+		t.Errorf("%d calls are still open", len(open))
 	}
 	for id, runs := range map[string]int{"answered": 0, "started": 0, "repeatable": 1, "recorded": 1, "decided": 1, "unknown": 0, "invalid": 0, "new": 1} {
 		if got := count.of(id); got != runs {
@@ -220,5 +218,60 @@ func TestAnEndedSessionIsNotSettled(t *testing.T) {
 	wantErr(t, err, schema.SessionEnded)
 	if open := p.read("s1").State.Open(); len(open) != 1 {
 		t.Errorf("%d calls are open", len(open))
+	}
+}
+
+// Not known here is not the same as not repeatable: who recorded the calls had
+// their tools, and comes back.
+func TestS7ACallWhoseToolIsNotKnownHereStaysAsItIs(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	p.leave("s1",
+		journaltest.Call("recorded", "once", `{}`),
+		journaltest.Call("allowed", "once", `{}`), decided("allowed", "allow"),
+		journaltest.Call("started", "once", `{}`), decided("started", "allow"), journaltest.Started("started", 1),
+		journaltest.Call("slow", "again", `{}`), decided("slow", "allow"), journaltest.Started("slow", 1), journaltest.Started("slow", 2),
+		journaltest.Call("closed", "again", `{}`), journaltest.Started("closed", 1),
+	)
+	left := p.read("s1").Head.Seq
+	n := p.node([]executor.Tool{echo})
+	a, err := n.client.Resume(within(t), executor.ResumeRequest{Session: "s1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open []string
+	for _, o := range a.Open {
+		open = append(open, o.CallID+" "+o.State)
+		if o.Kind != schema.UnknownTool || !strings.Contains(o.Next, "--tools") || !strings.Contains(o.Next, "steno calls cancel s1 "+o.CallID) {
+			t.Errorf("of call %s it says %+v", o.CallID, o)
+		}
+	}
+	if want := []string{"recorded pending", "allowed pending", "started unknown", "slow unknown", "closed unknown"}; !slices.Equal(open, want) {
+		t.Errorf("open are %q, want %q", open, want)
+	}
+	for id, tool := range map[string]string{"recorded": "once", "slow": "again"} {
+		_, err := n.client.Call(within(t), "s1", request(id, tool, `{}`))
+		wantErr(t, err, schema.UnknownTool)
+		if e := schema.AsError(err); !strings.Contains(fmt.Sprint(e.Details["next"]), "--tools") {
+			t.Errorf("call %s is refused with %v", id, e.Details)
+		}
+	}
+	if steps := p.steps("s1", left); len(steps) > 0 {
+		t.Errorf("the calls have moved: %q", steps)
+	}
+	wantKindOfResult(t, n.cancel("s1", "closed", "its tool does not come back").Data, schema.Cancelled)
+	n.stop()
+
+	count := newCounter(false)
+	n = p.node([]executor.Tool{count.tool("once", false), count.tool("again", true)})
+	if a, err = n.client.Resume(within(t), executor.ResumeRequest{Session: "s1"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Open) != 2 || a.Open[0].CallID != "started" || a.Open[0].Kind != schema.Interrupted || a.Open[1].CallID != "closed" {
+		t.Errorf("with the tools open are %+v", a.Open)
+	}
+	for id, runs := range map[string]int{"recorded": 1, "allowed": 1, "started": 0, "slow": 1, "closed": 0} {
+		if got := count.of(id); got != runs {
+			t.Errorf("the tool of %s ran %d times, want %d", id, got, runs)
+		}
 	}
 }

@@ -16,10 +16,12 @@ func (a *app) diffCommand() *cobra.Command {
 	var asOf uint64
 	c := &cobra.Command{
 		Use: "diff A B", Short: "compare what happened in two sessions; exit 9 if it differs",
-		Long: "diff compares messages, changes of phase and working state, the end, and calls: tool, arguments, decision and the result\n" +
-			"that counts. It names the first divergence and then goes call by call, each beside the one it belongs to. Ids, times,\n" +
-			"epochs, attempts, notes and the order in which parallel calls ended make no difference. --as-of SEQ compares both as they\n" +
-			"were then. Damage is named, and what can be read is compared. A and B may be latest.",
+		Long: "diff compares messages, changes of phase, posture and working state, rewinds and compactions, the end, and calls: tool,\n" +
+			"arguments, decision and the result that counts, each by all that it says, and what is redacted by its hash. It names the\n" +
+			"first divergence and then goes call by call, each beside the one it belongs to. Left out are ids, times, epochs, attempts,\n" +
+			"turns, actors, usage, notes, what the session began with, of a result its summary, who gave it and why, and the order in\n" +
+			"which parallel calls ended. --as-of SEQ compares both as they were then. Damage is named, and what can be read is\n" +
+			"compared. A and B may be latest.",
 		Example: "  steno diff demo latest\n  steno diff before after --as-of 40 -o json", Args: exactly("A", "B"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkAsOf(c, asOf); err != nil {

@@ -109,3 +109,43 @@ func TestADiffAlignsWhatIsThere(t *testing.T) {
 		}
 	}
 }
+
+// What looks alike and is not.
+func TestS15ADiffTellsWhatOnlyLooksAlike(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	user := func(text string) journal.Entry { return entry("user_message", fmt.Sprintf(`{"text":%q}`, text)) }
+	sides := map[string][2]string{
+		"numbers in a list":     {`state_changed {"patch":{"x":[1,2]}}`, `state_changed {"patch":{"x":[12]}}`},
+		"lists in a list":       {`state_changed {"patch":{"x":[[1],[]]}}`, `state_changed {"patch":{"x":[[1,[]]]}}`},
+		"an id in arguments":    {`assistant_message {"content":[{"type":"tool_use","id":"a","name":"t","input":{"id":1}}]}`, `assistant_message {"content":[{"type":"tool_use","id":"a","name":"t","input":{"id":2}}]}`},
+		"an id in a result":     {`user_message {"content":[{"type":"tool_result","tool_use_id":"a","content":{"id":"customer-1"}}]}`, `user_message {"content":[{"type":"tool_result","tool_use_id":"a","content":{"id":"customer-2"}}]}`},
+		"what is redacted":      {`user_message {"text":"[redacted]","redacted":[{"pointer":"/text","rule":"r","hash":"11"}]}`, `user_message {"text":"[redacted]","redacted":[{"pointer":"/text","rule":"r","hash":"22"}]}`},
+		"a mode":                {`posture_changed {"from":{"mode":"ask"},"to":{"mode":"auto"},"by":"ann","reason":"r"}`, `posture_changed {"from":{"mode":"ask"},"to":{"mode":"read_only"},"by":"ann","reason":"r"}`},
+		"a rewind of two":       {`history_rewind {"to_seq":4}`, `history_rewind {"to_seq":3}`},
+		"a rewind":              {`history_rewind {"to_seq":4}`, `note {}`},
+		"a compaction's words":  {`history_compaction {"range":{"from_seq":1,"to_seq":4},"summary":"all is well","strategy":"s","tail":5}`, `history_compaction {"range":{"from_seq":1,"to_seq":4},"summary":"forget it","strategy":"s","tail":5}`},
+		"what a compaction has": {`history_compaction {"range":{"from_seq":1,"to_seq":4},"summary":"s","strategy":"s","tail":5}`, `history_compaction {"range":{"from_seq":1,"to_seq":3},"summary":"s","strategy":"s","tail":4}`},
+	}
+	n := 0
+	for name, side := range sides {
+		n++
+		for i, s := range side {
+			typ, data, _ := strings.Cut(s, " ")
+			written(t, dir, fmt.Sprintf("s%d_%d", n, i), false, []journal.Entry{user("one"), user("two"), user("three"), entry(typ, data)})
+		}
+		if out, errOut, code := steno(t, dir, "diff", fmt.Sprintf("s%d_0", n), fmt.Sprintf("s%d_1", n)); code != schema.ExitDivergence {
+			t.Errorf("%s: exit %d, %s%s", name, code, out, errOut)
+		}
+	}
+	// The same history under other numbers, and calls under other ids, mean the same.
+	same := func(id string) []journal.Entry {
+		return []journal.Entry{entry("assistant_message", fmt.Sprintf(`{"content":{"role":"assistant","content":null,"tool_calls":[{"id":%q,"type":"function","function":{"name":"t","arguments":"{}"}}]}}`, id)), user("two"), user("three")}
+	}
+	rest := func(to int) []journal.Entry {
+		return []journal.Entry{entry("history_rewind", fmt.Sprintf(`{"to_seq":%d}`, to)), entry("history_compaction", fmt.Sprintf(`{"range":{"from_seq":1,"to_seq":%d},"summary":"s","strategy":"s","tail":%d}`, to, to+1))}
+	}
+	written(t, dir, "plain", false, same("a"), rest(4))
+	written(t, dir, "noted", false, joined([]journal.Entry{journaltest.Note("n")}, same("b")), rest(5))
+	good(t, dir, "diff", "plain", "noted")
+}

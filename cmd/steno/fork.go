@@ -17,14 +17,17 @@ func (a *app) forkCommand() *cobra.Command {
 		Long: "fork makes a new session with what was said and done in SESSION up to an event, each event with its origin. It needs\n" +
 			"no lease on SESSION, which it does not change. Calls that had no result by then are not copied, and neither is what a\n" +
 			"person granted beyond one call. A copied call is another call than the parent's: it has no key of its own any more.\n" +
-			"Where SESSION goes by another policy or a stricter mode by now, the fork does too; its phase is that of then.",
-		Example: "  steno session fork demo\n  steno session fork demo --at 12 --session second-try",
+			"Where SESSION goes by another policy or a stricter mode by now, the fork does too; its phase is that of then.\n" +
+			"SESSION may be latest.",
+		Example: "  steno session fork latest\n  steno session fork demo --at 12 --session second-try",
 		Args:    exactly("SESSION"),
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) (err error) {
 			if c.Flags().Changed("at") && req.At == 0 {
 				return usage("--at is the number of an event; they begin with 1")
 			}
-			req.Session = args[0]
+			if req.Session, err = a.named(c.Context(), args[0]); err != nil {
+				return err
+			}
 			if *dryRun {
 				return a.planFork(c, req)
 			}

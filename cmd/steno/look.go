@@ -63,6 +63,20 @@ func (a *app) session(ctx context.Context, store journal.Store, name string) (st
 	return id, nil
 }
 
+// named is session for a command that does not read the store itself. On another
+// machine's NATS server latest is a name like others.
+func (a *app) named(ctx context.Context, name string) (string, error) {
+	if name != latest || a.nats != "" {
+		return name, nil
+	}
+	store, err := a.store(false)
+	if err != nil {
+		return "", err
+	}
+	defer store.Close()
+	return a.session(ctx, store, name)
+}
+
 // lastTime is the time of a session's newest sound line, false without one. It
 // reads the ends of segments only, so it does not know whether the line counts.
 func lastTime(ctx context.Context, store journal.Store, id string) (time.Time, bool) {

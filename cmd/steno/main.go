@@ -81,9 +81,11 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit %d", int(c)) }
 
 // Causes of the end of the command's context.
 var (
-	errInterrupted = schema.Errorf(schema.Cancelled, "stopped by SIGINT")
-	errTerminated  = schema.Errorf(schema.Cancelled, "stopped by SIGTERM")
+	errInterrupted = schema.Errorf(schema.Cancelled, "stopped by SIGINT").With("next", nextStopped)
+	errTerminated  = schema.Errorf(schema.Cancelled, "stopped by SIGTERM").With("next", nextStopped)
 )
+
+const nextStopped = "what was recorded stays; run the command again if it is still wanted"
 
 // app is what the commands share.
 type app struct {

@@ -222,13 +222,15 @@ func settlement(c *replay.Call, tools []executor.Tool) string {
 	switch {
 	case c.Waiting != nil:
 		return "leave it waiting for a person"
+	case i < 0:
+		return "leave it as it is: this command has no tool " + c.Name + ", which --tools FILE may name"
 	case n == 0 && c.Redacted != "":
 		return "record that it is interrupted, unless a request with what is redacted in the log comes in time"
 	case n == 0:
 		return "run " + c.Name + ", which has not started"
-	case c.DryRun, i >= 0 && (tools[i].Repeatable || tools[i].ReadOnly):
+	case c.DryRun, tools[i].Repeatable, tools[i].ReadOnly:
 		return fmt.Sprintf("run %s again, as attempt %d", c.Name, c.Attempts[n-1].Attempt+1)
-	case i >= 0 && tools[i].Check != nil:
+	case tools[i].Check != nil:
 		return "ask " + c.Name + " what became of attempt " + fmt.Sprint(c.Attempts[n-1].Attempt) + ", and record that"
 	}
 	return "record that it is interrupted: nobody knows what became of it"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -44,16 +46,19 @@ func digestOf(b []byte) digest {
 	return digest(sum[:])
 }
 
-// compared are the types of events that are steps, and what of their data is
-// left out because it is no meaning.
+// compared are the types of events that are steps besides calls.
 var compared = map[string]bool{schema.TypeUserMessage: true, schema.TypeAssistantMessage: true, schema.TypeReasoning: true,
-	schema.TypePhaseChanged: true, schema.TypeStateChanged: true, schema.TypeTurnFailed: true, schema.TypeSessionEnded: true}
+	schema.TypePhaseChanged: true, schema.TypeStateChanged: true, schema.TypeTurnFailed: true, schema.TypeSessionEnded: true,
+	schema.TypePostureChanged: true, schema.TypeHistoryRewind: true, schema.TypeHistoryCompaction: true}
 
+// What is left out of data because it is no meaning.
 var (
 	unmeant = []string{"actor", "origin", "turn", "trace", "replaced", "redacted", "blobs"}
 	// What a result says of the run and not of its outcome.
 	ofTheRun = append([]string{"call_id", "attempt", "summary", "duration_us", "files_read", "synthetic", "supersedes", "by", "reason", "repeat"}, unmeant...)
-	callIDs  = map[string]bool{"id": true, "call_id": true, "tool_use_id": true, "tool_call_id": true}
+	// The numbers of events are of one log. What lies between them is compared.
+	numbers = append([]string{"to_seq", "range", "tail"}, unmeant...)
+	callIDs = map[string]bool{"id": true, "call_id": true, "tool_use_id": true, "tool_call_id": true}
 )
 
 // pointsOf reads the steps of a session.
@@ -95,7 +100,7 @@ func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) 
 			}
 		default:
 			if compared[e.Type] {
-				steps = append(steps, &point{seq: e.Seq, typ: once(e.Type), mean: meaning(e.Data, unmeant)})
+				steps = append(steps, &point{seq: e.Seq, typ: once(e.Type), mean: steered(e, steps)})
 			}
 		}
 	}
@@ -103,6 +108,31 @@ func pointsOf(ctx context.Context, store journal.Store, id string, asOf uint64) 
 		damage = scan.FirstError.Err(id)
 	}
 	return steps, damage, nil
+}
+
+// steered is what an event means behind steps. Of one that changes the history that
+// is how many of them it takes back or sums up, and how many it leaves behind those.
+func steered(e *schema.Event, steps []*point) digest {
+	if e.Type != schema.TypeHistoryRewind && e.Type != schema.TypeHistoryCompaction {
+		return meaning(e.Data, unmeant)
+	}
+	var d struct {
+		To    uint64 `json:"to_seq"`
+		Range struct {
+			From uint64 `json:"from_seq"`
+			To   uint64 `json:"to_seq"`
+		} `json:"range"`
+	}
+	_ = schema.Unmarshal(e.Data, &d) // the fold has accepted it
+	behind := func(seq uint64) int {
+		i, _ := slices.BinarySearchFunc(steps, seq+1, func(s *point, seq uint64) int { return cmp.Compare(s.seq, seq) })
+		return len(steps) - i
+	}
+	is := meaning(e.Data, numbers)
+	if e.Type == schema.TypeHistoryRewind {
+		return digestOf(fmt.Appendf(is[:], " %d", behind(d.To)))
+	}
+	return digestOf(fmt.Appendf(is[:], " %d %d", behind(max(d.Range.From, 1)-1), behind(d.Range.To)))
 }
 
 func callPoint(e *schema.Event) *point {
@@ -119,17 +149,27 @@ func callPoint(e *schema.Event) *point {
 }
 
 // meaning is the hash of data without some of its keys, and without the ids in
-// what a provider gave: with its keys in order, and its texts however they are
-// escaped.
+// the blocks of what a provider gave: with its keys in order, its texts however
+// they are escaped, and what is redacted by its hash.
 func meaning(data jsontext.Value, without []string) digest {
 	var fields map[string]jsontext.Value
 	if schema.Unmarshal(data, &fields) != nil {
 		return digestOf(data)
 	}
+	h := sha256.New()
+	var marks []struct {
+		Pointer string `json:"pointer"`
+		Hash    string `json:"hash"`
+	}
+	_ = schema.Unmarshal(fields["redacted"], &marks) // none are as good as any that cannot be read
 	for _, key := range without {
 		delete(fields, key)
 	}
-	h := sha256.New()
+	for _, m := range marks {
+		if key, _, _ := strings.Cut(strings.TrimPrefix(m.Pointer, "/"), "/"); fields[key] != nil {
+			fmt.Fprintf(h, "%q %q,", m.Pointer, m.Hash)
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		fmt.Fprintf(h, "%q:", key)
 		mean(h, fields[key], key == "content" || key == "item")
@@ -137,20 +177,22 @@ func meaning(data jsontext.Value, without []string) digest {
 	return digest(h.Sum(nil))
 }
 
-// mean writes what a value means.
-func mean(h hash.Hash, v jsontext.Value, withoutIDs bool) {
+// mean writes what a value means. A block has its ids at its top, and those of the
+// calls that it declares; deeper they are somebody's data.
+func mean(h hash.Hash, v jsontext.Value, block bool) {
 	switch v.Kind() {
 	case '{':
 		var fields map[string]jsontext.Value
 		if schema.Unmarshal(v, &fields) != nil {
 			break
 		}
+		h.Write([]byte("{"))
 		for _, k := range slices.Sorted(maps.Keys(fields)) {
-			if withoutIDs && callIDs[k] {
+			if block && callIDs[k] {
 				continue
 			}
 			fmt.Fprintf(h, "%q:", k)
-			mean(h, fields[k], withoutIDs)
+			mean(h, fields[k], block && k == "tool_calls")
 		}
 		h.Write([]byte("}"))
 		return
@@ -159,8 +201,10 @@ func mean(h hash.Hash, v jsontext.Value, withoutIDs bool) {
 		if schema.Unmarshal(v, &list) != nil {
 			break
 		}
+		h.Write([]byte("["))
 		for _, x := range list {
-			mean(h, x, withoutIDs)
+			mean(h, x, block)
+			h.Write([]byte(","))
 		}
 		h.Write([]byte("]"))
 		return

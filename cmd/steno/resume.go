@@ -20,13 +20,16 @@ func (a *app) resumeCommand() *cobra.Command {
 		Use: "resume SESSION", Short: "take a session up where its log ends: settle what is open, say what is unknown",
 		Long: "resume takes a session whose writer is gone, and settles each call that it left open, once: what was recorded and not\n" +
 			"started runs, what may run again does, and of the rest the log says that nobody knows. It waits for what it runs. Then it\n" +
-			"lists the calls whose outcome is open, with what to do. Doing it twice changes nothing. --format gives the messages that\n" +
+			"lists the calls whose outcome is open, with what to do. A call whose tool is not known here stays as it is: give the --tools\n" +
+			"that it was made with. Doing it twice settles no call twice, and adds nothing but an epoch. --format gives the messages that\n" +
 			"the agent goes on with, as export does. Of a damaged log it says how far it is sound. --dry-run takes nothing, and says what\n" +
-			"would become of each call with the tools that this command has.",
-		Example: "  steno session resume demo\n  steno session resume demo --format anthropic -o json",
+			"would become of each call with the tools that this command has. SESSION may be latest.",
+		Example: "  steno session resume demo --tools tools.yaml\n  steno session resume latest --format anthropic -o json",
 		Args:    exactly("SESSION"),
-		RunE: func(c *cobra.Command, args []string) error {
-			req.Session = args[0]
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if req.Session, err = a.named(c.Context(), args[0]); err != nil {
+				return err
+			}
 			if *dryRun {
 				return a.planResume(c, req.Session)
 			}

@@ -33,3 +33,23 @@ func TestS7ResumeOnTheCommandLine(t *testing.T) {
 		}
 	}
 }
+
+// Both take latest as every command does that looks, and a call whose tool is not
+// given stays as it is.
+func TestS7ResumeAndForkTakeLatest(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	written(t, dir, "s1", true, []journal.Entry{journaltest.Call("a", "mine", `{}`), journaltest.Started("a", 1), journaltest.Call("b", "mine", `{}`)}, []journal.Entry{})
+	for _, flags := range [][]string{{"--dry-run"}, nil, nil} {
+		out, errOut, code := steno(t, dir, append([]string{"session", "resume", "latest"}, flags...)...)
+		if code != 0 || strings.Count(out, "--tools FILE") < 2 || !strings.Contains(errOut, "latest is s1") {
+			t.Errorf("resume %s: exit %d, %s%s", flags, code, out, errOut)
+		}
+	}
+	if show := good(t, dir, "session", "show", "s1", "-o", "jsonl"); strings.Contains(show, "tool_result") {
+		t.Errorf("it has settled %s", show)
+	}
+	if out := good(t, dir, "session", "fork", "latest", "--session", "s2"); !strings.Contains(out, "s2") {
+		t.Error(out)
+	}
+}
