@@ -72,6 +72,7 @@ type Gateway struct {
 	listing    sync.Mutex // held while the tools are listed
 
 	mu       sync.Mutex // guards the rest
+	ending   bool       // no more work begins
 	closed   bool
 	wire     *wire
 	init     json.RawMessage // what the host has said in initialize
@@ -157,6 +158,9 @@ func (g *Gateway) Serve(ctx context.Context) error {
 // executor still had.
 func (g *Gateway) Close() {
 	g.end()
+	g.mu.Lock()
+	g.ending = true
+	g.mu.Unlock()
 	g.work.Wait()
 	g.mu.Lock()
 	g.closed = true
@@ -166,6 +170,15 @@ func (g *Gateway) Close() {
 	if l != nil {
 		_ = l.conn.Close() // of a program that has ended by then
 		<-l.dead
+	}
+}
+
+// do begins work that Close waits for, unless that waits already.
+func (g *Gateway) do(f func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.ending {
+		g.work.Go(f)
 	}
 }
 
@@ -248,7 +261,7 @@ func (g *Gateway) fromServer(l *wire, m jsonrpc.Message) {
 		switch {
 		case r == nil:
 		case r.Method == "tools/list" && m.Error == nil:
-			g.work.Go(func() { g.listed(r, m) }) // which records them
+			g.do(func() { g.listed(r, m) }) // which records them
 		default:
 			if (r.Method == "initialize" || r.Method == "server/discover") && m.Error == nil {
 				g.mu.Lock()

@@ -72,7 +72,7 @@ func (g *Gateway) callTool(ctx context.Context, r *jsonrpc.Request) {
 	g.mu.Unlock()
 	g.begin.Do(func() { close(g.ready) })
 	req := executor.Request{CallID: c.id, Name: c.name, Args: jsontext.Value(args), Actor: g.cfg.Actor, Context: contextOf(p, r.ID)}
-	g.work.Go(func() {
+	g.do(func() {
 		defer c.cancel()
 		answer := g.answer(ctx, c, req, meta.Token)
 		g.mu.Lock()
@@ -276,7 +276,7 @@ func (g *Gateway) cancelled(r *jsonrpc.Request) bool {
 	case asks:
 		c.cancel()
 	default:
-		g.work.Go(func() {
+		g.do(func() {
 			reason, _ := schema.Truncate("the host has cancelled it: "+v.Reason, 1<<10)
 			ctx, cancel := context.WithTimeout(g.life, executor.Patience)
 			defer cancel()
