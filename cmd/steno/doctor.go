@@ -348,7 +348,7 @@ func (d *doctor) lease(id string, st lease.Status) {
 
 // calls says what of the calls, all of them or those that are not over, is open.
 func (d *doctor) calls(id string, list []*replay.Call, all int, st lease.Status) {
-	var waiting, unknown, open []string
+	var waiting, unknown, open, pending []string
 	for _, c := range list {
 		switch {
 		case c.Waiting != nil:
@@ -357,20 +357,25 @@ func (d *doctor) calls(id string, list []*replay.Call, all int, st lease.Status)
 			open = append(open, c.ID)
 		case c.State == replay.Unknown && st.State != lease.Active:
 			unknown = append(unknown, c.ID)
+		case c.Result == nil && st.State != lease.Active:
+			pending = append(pending, c.ID)
 		}
 	}
 	of := func(list []string) string {
 		return short(fmt.Sprintf("%s of %d calls: %v", many(len(list), "call"), all, list), 120)
 	}
-	quiet := len(waiting)+len(unknown)+len(open) == 0
+	quiet := len(waiting)+len(unknown)+len(open)+len(pending) == 0
 	if len(waiting) > 0 {
-		d.tell(diagnosis{Check: "approvals", Session: id, Status: statusWarning, Kind: schema.ApprovalDenied, Text: "a person is asked about " + of(waiting), Next: "run: steno approvals ls --session " + id})
+		d.tell(diagnosis{Check: "approvals", Session: id, Status: statusWarning, Text: "a person is asked about " + of(waiting), Next: "run: steno approvals ls --session " + id})
 	}
 	if len(unknown) > 0 {
 		d.tell(diagnosis{Check: "calls", Session: id, Status: statusWarning, Kind: schema.OutcomeUnknown, Text: "nobody knows what became of " + of(unknown), Next: "whoever writes the session next settles them; look at them with: steno calls ls " + id + " --open"})
 	}
 	if len(open) > 0 {
 		d.tell(diagnosis{Check: "outcomes", Session: id, Status: statusWarning, Kind: schema.Interrupted, Text: "the outcome is open of " + of(open), Next: "look what the tools did, then run: steno calls resolve " + id + " CALL --reason WHY with --succeeded, --failed or --retry"})
+	}
+	if len(pending) > 0 {
+		d.tell(diagnosis{Check: "pending", Session: id, Status: statusWarning, Text: "recorded and not started are " + of(pending), Next: "whoever takes the session next and has their tools runs them; run: steno session resume " + id})
 	}
 	if quiet {
 		d.tell(diagnosis{Check: "calls", Session: id, Status: statusOK, Text: many(all, "call") + ", none open"})

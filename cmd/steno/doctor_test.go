@@ -47,13 +47,14 @@ func TestS11TheDoctorSaysWhatKeepsASessionFromGoingOn(t *testing.T) {
 	written(t, dir, "fine", false, ran("c1", "read", `{}`, `"x"`))
 	written(t, dir, "open", false, joined(ran("c1", "bash", `{}`, `""`)[:3], []journal.Entry{
 		entry("tool_result", `{"call_id":"c1","attempt":1,"ok":false,"error":{"kind":"interrupted","message":"gone","details":{}},"synthetic":true,"duration_us":0}`)}))
+	written(t, dir, "left", false, []journal.Entry{journaltest.Call("c1", "bash", `{}`)})
 	written(t, dir, "asks", false, []journal.Entry{journaltest.Call("c1", "bash", `{}`), entry("approval_requested", `{"call_id":"c1","approval_id":"q","reason":"ask"}`)})
 	written(t, dir, "died", false, ran("c1", "bash", `{}`, `""`)[:3])
 	written(t, dir, "rules", false, []journal.Entry{entry("posture_changed", `{"from":{"mode":"auto","policy_hash":""},"to":{"mode":"ask","policy_hash":"`+strings.Repeat("a", 64)+`"},"by":"x","reason":"y"}`)})
 	written(t, dir, "torn", false, []journal.Entry{journaltest.Note("needle"), journaltest.Note("x")})
 	out, errOut, code := steno(t, dir, "doctor", "-o", "json")
 	checks, status := told(t, out)
-	if got := strings.Join(checks, ", "); code != 1 || errOut != "" || status != "blocked" || got != "approvals asks warning, calls died warning, outcomes open warning, policy rules blocked" {
+	if got := strings.Join(checks, ", "); code != 1 || errOut != "" || status != "blocked" || got != "approvals asks warning, calls died warning, pending left warning, outcomes open warning, policy rules blocked" {
 		t.Errorf("exit %d, %s: %s%s", code, status, got, errOut)
 	}
 	// On a corrupt log too, which hides no other.
@@ -61,7 +62,7 @@ func TestS11TheDoctorSaysWhatKeepsASessionFromGoingOn(t *testing.T) {
 	good(t, dir, "session", "rm", "rules", "--reason", "test", "--apply")
 	out, _, code = steno(t, dir, "doctor", "-o", "json")
 	checks, status = told(t, out)
-	if got := strings.Join(checks, ", "); code != 4 || status != "blocked" || got != "approvals asks warning, calls died warning, outcomes open warning, log torn blocked" {
+	if got := strings.Join(checks, ", "); code != 4 || status != "blocked" || got != "approvals asks warning, calls died warning, pending left warning, outcomes open warning, log torn blocked" {
 		t.Errorf("exit %d, %s: %s", code, status, got)
 	}
 	out, _, code = steno(t, dir, "doctor", "torn")

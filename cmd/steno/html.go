@@ -24,14 +24,17 @@ type page struct {
 //go:embed record.css
 var recordCSS string
 
-// maxBars bounds the calls that a page follows at a time. Beyond maxLanes they
+// maxBars bounds the calls that a page follows at a time, and those that a timeline
+// remembers because their outcome is open. Beyond maxLanes they
 // are not drawn anyway, and a log may leave all of its calls open.
 const maxBars = 4096
 
 // shut is how long a value may be that is not folded.
 const shut = 1200
 
-func newPage(w io.Writer) *page { return &page{w: w, t: timeline{open: map[string]*bar{}}} }
+func newPage(w io.Writer) *page {
+	return &page{w: w, t: timeline{open: map[string]*bar{}, past: map[string]*bar{}}}
+}
 
 func (p *page) begin(r *record) error {
 	sum := sha256.Sum256([]byte(recordCSS))

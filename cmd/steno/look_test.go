@@ -2,13 +2,16 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"steno/journal"
 	"steno/journal/journaltest"
+	"steno/schema"
 )
 
 // written makes a session in a folder's store, one epoch for each list of
@@ -141,5 +144,44 @@ func TestS15ATimelineNamesHoles(t *testing.T) {
 	}
 	if out, _, code := steno(t, dir, "session", "show", "s1", "--timeline", "--as-of", "2"); code != 0 || strings.Contains(out, "!!") {
 		t.Errorf("as of 2: exit %d\n%s", code, out)
+	}
+}
+
+// A result that leaves the outcome open is not the end of a call, and a roll is none
+// of its writer.
+func TestS15ATimelineFollowsOpenOutcomesAndRolls(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	stopped := `{"call_id":"b","attempt":1,"ok":false,"error":{"kind":"cancelled","message":"stopped","details":{}},"duration_us":5}`
+	written(t, dir, "s1", false, []journal.Entry{
+		journaltest.Call("a", "pay", `{}`), journaltest.Started("a", 1),
+		entry("tool_result", `{"call_id":"a","attempt":1,"ok":false,"error":{"kind":"interrupted","message":"nobody knows","details":{}},"duration_us":0,"synthetic":true}`),
+		journaltest.Call("b", "slow", `{}`), journaltest.Started("b", 1), entry("tool_result", stopped),
+		journaltest.Started("a", 2), entry("tool_result", `{"call_id":"a","attempt":2,"ok":true,"output":"paid","duration_us":5,"supersedes":5}`),
+		journaltest.Call("c", "read", `{}`), journaltest.Started("c", 1), journaltest.Result("c", 1, `"x"`)})
+	out := good(t, dir, "session", "show", "s1", "--timeline")
+	for seq, mark := range map[int]string{5: "!", 8: "!", 9: "▶", 10: "●"} {
+		if !strings.Contains(out, fmt.Sprintf("\n%7d  ", seq)) || !strings.Contains(strings.SplitN(out, fmt.Sprintf("\n%7d  ", seq), 2)[1][:30], mark) {
+			t.Errorf("event %d has no mark %s in\n%s", seq, mark, out)
+		}
+	}
+	var spans []span
+	must(t, json.Unmarshal([]byte(good(t, dir, "session", "show", "s1", "--timeline", "-o", "json")), &spans))
+	if len(spans) != 3 || spans[0].CallID != "a" || spans[0].ResultSeq != 10 || !spans[0].OK || spans[0].Kind != "" || spans[0].Synthetic || len(spans[0].Attempts) != 2 ||
+		!slices.Equal(spans[0].Superseded, []uint64{5}) || spans[1].CallID != "c" || spans[2].CallID != "b" || spans[2].ResultSeq != 8 || spans[2].Kind != "cancelled" {
+		t.Errorf("the spans are %+v", spans)
+	}
+	if md := good(t, dir, "export", "s1", "--format", "md"); strings.Count(md, "which leaves open what became of it") != 2 {
+		t.Error(md)
+	}
+	for how, lost := range map[string]bool{schema.HowRoll: false, schema.HowTakeover: true} {
+		tl := timeline{open: map[string]*bar{}, past: map[string]*bar{}}
+		for seq, s := range []string{`tool_call {"call_id":"a","name":"t"}`, `tool_started {"call_id":"a","attempt":1}`, `writer_opened {"how":"` + how + `"}`} {
+			typ, data, _ := strings.Cut(s, " ")
+			tl.take(&schema.Event{Seq: uint64(seq + 1), Epoch: 1, Type: typ, Data: []byte(data)})
+		}
+		if tl.open["a"].lost != lost {
+			t.Errorf("behind a writer that came by %s the bar is %+v", how, tl.open["a"])
+		}
 	}
 }

@@ -126,7 +126,7 @@ func (r *record) passage(it journal.Item) passage {
 	case schema.TypeToolResult:
 		p.class, p.title = "result", []word{ours("Call"), theirs(d.CallID)}
 		how := "ended well"
-		switch open := (&replay.CallResult{Synthetic: d.Synthetic}); {
+		switch open := (&replay.CallResult{Synthetic: d.Synthetic, Attempt: d.Attempt}); {
 		case d.Error != nil:
 			open.Kind = d.Error.Kind
 			p.title = append(p.title, ours("failed with"), theirs(string(d.Error.Kind)))

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -20,6 +23,9 @@ type timeline struct {
 	width int
 	lanes []*bar // nil where a lane is free
 	open  map[string]*bar
+	// past are bars that have ended and left it open what became of their calls: a
+	// later attempt or result opens them anew. At most maxBars.
+	past  map[string]*bar
 	began time.Time
 }
 
@@ -30,6 +36,7 @@ type bar struct {
 	epoch    uint64    // in which it was started last, 0 before
 	started  time.Time // then
 	lost     bool      // its writer is gone, and nobody has started it again
+	unsure   bool      // its result leaves it open what became of it
 	span     span
 }
 
@@ -47,6 +54,9 @@ type span struct {
 	OK        bool             `json:"ok"`
 	Kind      schema.Kind      `json:"kind,omitzero"`
 	Synthetic bool             `json:"synthetic,omitzero"`
+	// Superseded are the results before that one, which had left it open what became
+	// of the call.
+	Superseded []uint64 `json:"superseded,omitzero"`
 }
 
 // A spanDecision is a decision about a call, or the question to a person: then
@@ -64,7 +74,7 @@ const maxLanes = 12
 
 func (a *app) timeline(ctx context.Context, store journal.Store, id string, asOf uint64, trusted bool) error {
 	a.tellTrusted(id, trusted)
-	t := &timeline{a: a, width: a.width(), open: map[string]*bar{}}
+	t := &timeline{a: a, width: a.width(), open: map[string]*bar{}, past: map[string]*bar{}}
 	people := a.forPeople()
 	l := listing{a: a}
 	scan := journal.NewScan(store, id, journal.ScanOptions{State: replay.NewChecker(), Trusted: trusted, AsOf: asOf})
@@ -79,10 +89,10 @@ func (a *app) timeline(ctx context.Context, store journal.Store, id string, asOf
 				ended, mark := t.take(it.Event)
 				if people {
 					err = t.draw(it, mark)
-				} else if ended != nil {
+				}
+				if kept := t.free(ended); ended != nil && !kept && !people {
 					err = l.add(ended.span, nil)
 				}
-				t.free(ended)
 			}
 		}
 		if err != nil {
@@ -117,8 +127,12 @@ func (t *timeline) take(e *schema.Event) (ended *bar, mark string) {
 		t.began = e.Time
 	}
 	if e.Type == schema.TypeWriterOpened {
+		var d struct {
+			How string `json:"how"`
+		}
+		_ = schema.Unmarshal(e.Data, &d)
 		for _, b := range t.open {
-			b.lost = b.epoch > 0
+			b.lost = b.lost || b.epoch > 0 && d.How != schema.HowRoll // which its own writer does
 		}
 	}
 	var d struct {
@@ -142,7 +156,13 @@ func (t *timeline) take(e *schema.Event) (ended *bar, mark string) {
 		t.open[d.CallID], t.lanes[b.lane] = b, b
 		return nil, markCall
 	}
-	if b == nil { // its call lies in a hole, or a late result supersedes one
+	if b == nil && t.past[d.CallID] != nil {
+		b = t.past[d.CallID]
+		delete(t.past, b.id)
+		b.lane, b.lost, b.unsure = t.lane(), false, false
+		t.open[b.id], t.lanes[b.lane] = b, b
+	}
+	if b == nil { // its call lies in a hole, or there was no room for it
 		return nil, ""
 	}
 	switch e.Type {
@@ -160,13 +180,17 @@ func (t *timeline) take(e *schema.Event) (ended *bar, mark string) {
 		b.span.Attempts = append(b.span.Attempts, replay.Attempt{Attempt: d.Attempt, Seq: e.Seq, Epoch: e.Epoch, Executor: string(d.Executor), Time: e.Time})
 		return nil, markStart
 	case schema.TypeToolResult:
+		if b.span.ResultSeq > 0 {
+			b.span.Superseded = append(b.span.Superseded, b.span.ResultSeq)
+		}
+		b.span.Kind = ""
 		b.span.ResultSeq, b.span.End, b.span.OK, b.span.Synthetic = e.Seq, e.Time, d.OK, d.Synthetic
 		if d.Error != nil {
 			b.span.Kind = d.Error.Kind
 		}
-		r := replay.CallResult{Kind: b.span.Kind, Synthetic: d.Synthetic}
-		switch {
-		case r.Open():
+		r := replay.CallResult{Kind: b.span.Kind, Synthetic: d.Synthetic, Attempt: d.Attempt}
+		switch b.unsure = r.Open(); {
+		case b.unsure:
 			return b, markOpen
 		case d.OK:
 			return b, markOK
@@ -187,15 +211,21 @@ func (t *timeline) lane() int {
 	return len(t.lanes) - 1
 }
 
-func (t *timeline) free(b *bar) {
+// free gives the lane of a bar that has ended to others. kept says that the bar may
+// go on.
+func (t *timeline) free(b *bar) (kept bool) {
 	if b == nil {
-		return
+		return false
 	}
 	delete(t.open, b.id)
+	if kept = b.unsure && len(t.past) < maxBars; kept {
+		t.past[b.id] = b
+	}
 	t.lanes[b.lane] = nil
 	for n := len(t.lanes); n > 0 && t.lanes[n-1] == nil; n-- {
 		t.lanes = t.lanes[:n-1]
 	}
+	return kept
 }
 
 // draw writes the row of an event.
@@ -266,6 +296,14 @@ func (t *timeline) row(seq, at, text string) error {
 
 // end says what is open when the log ends.
 func (t *timeline) end(people bool, l *listing) error {
+	if !people {
+		bySeq := func(a, b *bar) int { return cmp.Compare(a.span.Seq, b.span.Seq) }
+		for _, b := range slices.SortedFunc(maps.Values(t.past), bySeq) {
+			if err := l.add(b.span, nil); err != nil {
+				return err
+			}
+		}
+	}
 	for _, b := range t.lanes {
 		if b == nil {
 			continue
@@ -297,6 +335,8 @@ func (b *bar) fate() string {
 		return "waits for a person"
 	case b.epoch == 0:
 		return "is not started"
+	case b.span.ResultSeq > 0:
+		return "runs again"
 	}
 	return "has no result yet"
 }
