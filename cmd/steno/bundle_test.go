@@ -358,3 +358,34 @@ func put(t *testing.T, dir, name, text string) {
 	t.Helper()
 	must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 }
+
+// What a tool or a user says is no word of the log.
+func TestABundleIsNotFooledByItsContent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fake := `{"x":1,"blobs":["/y"],"output":{"ref":{"sha256":"` + strings.Repeat("a", 64) + `"}}}`
+	result := func(id, output, structured string) []journal.Entry {
+		return []journal.Entry{journaltest.Call(id, "shell", `{}`), journaltest.Started(id, 1),
+			entry("tool_result", fmt.Sprintf(`{"call_id":%q,"attempt":1,"ok":true,"output":%q,"structured":%s,"duration_us":1}`, id, output, structured))}
+	}
+	alike := []journal.Entry{entry("user_message", `{"content":[{"type":"writer_opened","data":{"n":1},"skipped":["a"]}]}`), entry("x.mine", `{"a":{"x":1,"blobs":["/y"]},"dur":5}`)}
+	written(t, dir, "s1", false, joined(alike, result("c1", "out", fake), result("c2", strings.Repeat("long ", 80_000), `{"y":1}`)))
+	// One that says the like of the value that is a blob: a shell cannot tell which is which.
+	written(t, dir, "s2", false, result("c1", strings.Repeat("long ", 80_000), fake))
+	for id, want := range map[string]map[string]int{"s1": {"verify.sh": 0, "verify.py": 0}, "s2": {"verify.sh": 2, "verify.py": 0}} {
+		bundle, _ := unbundled(t, []byte(good(t, dir, "export", id, "--format", "bundle")))
+		for program, by := range judges(t) {
+			if out, code := judge(t, bundle, program, by); code != want[program] {
+				t.Errorf("%s, %s: exit %d: %s", id, program, code, out)
+			}
+		}
+		blobs, err := filepath.Glob(filepath.Join(bundle, id, "blobs", "*"))
+		must(t, err)
+		must(t, os.WriteFile(blobs[0], []byte("other"), 0o600))
+		for program, by := range judges(t) {
+			if out, code := judge(t, bundle, program, by); code == 0 {
+				t.Errorf("%s, %s: exit %d of another blob: %s", id, program, code, out)
+			}
+		}
+	}
+}
