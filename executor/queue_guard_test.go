@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -97,12 +98,17 @@ func TestWhatVanishesOfTheQueueIsMadeAgain(t *testing.T) {
 	}
 }
 
-// enqueueThere is enqueue by the client of the node.
+// enqueueThere queues a call while the queue may be made anew, as a publisher does
+// who hears that it is not there now.
 func (n *node) enqueueThere(session, id, tool, args string) {
 	n.t.Helper()
-	if err := n.client.Enqueue(within(n.t), session, request(id, tool, args)); err != nil {
-		n.t.Fatal(err)
-	}
+	eventually(n.t, "the call to be queued", func() bool {
+		err := n.client.Enqueue(within(n.t), session, request(id, tool, args))
+		if err != nil && !errors.Is(err, schema.Unavailable) {
+			n.t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 // Calls that wait for an executor outlive a restart of their server. What an
