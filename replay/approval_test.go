@@ -102,6 +102,15 @@ func TestGrantsAreFoldedAsTheyAreWritten(t *testing.T) {
 	}
 }
 
+// Whatever a denial says beside its no.
+func TestT25ADenialGrantsNothing(t *testing.T) {
+	var l log
+	l.add(call("a"), asked("a", "q", ""), entry{"permission_decision", `{"call_id":"a","decision":"deny","gate":"approval","by":"human","approval_id":"q","grant":` + grant + `}`})
+	if s := fold(t, replay.New(), l.events); len(s.Grants) != 0 || s.Call("a").Decisions[0].Decision != "deny" {
+		t.Errorf("granted is %+v", s.Grants)
+	}
+}
+
 func TestPostureIsThatOfTheBeginningUntilItIsChanged(t *testing.T) {
 	var l log
 	l.add(entry{"session_started", `{"posture":{"mode":"ask","policy_hash":"h1"}}`}, call("a"),

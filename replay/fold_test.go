@@ -251,6 +251,18 @@ func TestARewindTakesMessagesOutAndLeavesCalls(t *testing.T) {
 	}
 }
 
+// The compaction before the one that a rewind takes back counts again.
+func TestARewindGoesBackToTheEarlierCompaction(t *testing.T) {
+	var l log
+	l.add(said("1"), compacted(1, "one"), said("3"), compacted(3, "two"), said("5"), compacted(5, "three"), rewound(5), said("8"), rewound(3), rewound(1))
+	for n, want := range map[int]uint64{1: 0, 2: 2, 4: 4, 6: 6, 7: 4, 8: 4, 9: 2, 10: 0} {
+		s := fold(t, replay.New(), l.events[:n])
+		if got := s.Compact; (got == nil) != (want == 0) || got != nil && got.Seq != want {
+			t.Errorf("after %d events the compaction is %+v, want that of %d", n, got, want)
+		}
+	}
+}
+
 func TestAHoleLeavesNothingThatMayHaveStartedPending(t *testing.T) {
 	var l log
 	l.add(call("a"), call("b"), started("b", 1), result("b", ""), call("c"), started("c", 1), failed("c", "interrupted", ""))

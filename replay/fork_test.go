@@ -73,6 +73,26 @@ func TestS9AForkBeginsWithWhatWasSaidAndDone(t *testing.T) {
 	}
 }
 
+// Where events of the parent are not copied, the numbers that a copy names are those
+// of the fork.
+func TestS9AForkNamesItsOwnNumbers(t *testing.T) {
+	t.Parallel()
+	var p log
+	p.add(entry{"writer_opened", `{"claim":"c","how":"new"}`}, entry{"session_started", `{}`}, call("open"), said("4"), released, entry{"writer_opened", `{"claim":"d","how":"resumed"}`},
+		said("7"), said("8"), entry{"history_compaction", `{"range":{"from_seq":7,"to_seq":8},"summary":"s","strategy":"x","tail":{"from_seq":9}}`}, said("10"), rewound(9))
+	l := forked(t, p.events, 0)
+	var got []string
+	for _, e := range l.events[2:] {
+		data, _, _ := strings.Cut(string(e.Data), `,"origin"`)
+		got = append(got, data)
+	}
+	want := []string{`{"text":"4"`, `{"text":"7"`, `{"text":"8"`, `{"range":{"from_seq":4,"to_seq":5},"summary":"s","strategy":"x","tail":{"from_seq":6}}`, `{"text":"10"`, `{"to_seq":6`}
+	want[3] = strings.TrimSuffix(want[3], "}")
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the copies are\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // At every seq: what is copied can be folded, its numbers are its own, and its
 // messages are those of the parent but for what was open.
 func TestS9AForkAtAnySeqIsASoundSession(t *testing.T) {

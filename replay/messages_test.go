@@ -154,6 +154,27 @@ func TestS7EveryCallIsAnsweredOnce(t *testing.T) {
 	}
 }
 
+// A model says no more in a turn than a provider takes.
+func TestS7ATurnHasSoManyCalls(t *testing.T) {
+	t.Parallel()
+	var l log
+	l.add(said("go"))
+	for i := range 300 {
+		l.add(call(fmt.Sprint("c", i)))
+	}
+	for i := range 300 {
+		l.add(output(fmt.Sprint("c", i), "x", ""))
+	}
+	most, calls := 0, 0
+	for _, m := range messages(t, l.events, replay.Projection{Format: "anthropic"}) {
+		n := strings.Count(m, `"tool_use"`)
+		most, calls = max(most, n), calls+n
+	}
+	if most != 128 || calls != 300 {
+		t.Errorf("of %d calls %d are in one message", calls, most)
+	}
+}
+
 func TestS8ACompactionAndARewindSplitNoPair(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -124,5 +127,27 @@ func TestS10ReplayServesTheRecord(t *testing.T) {
 		if out, errOut, code := steno(t, dir, append([]string{"replay"}, strings.Fields(args)...)...); code != want || out != "" {
 			t.Errorf("replay %s: exit %d, %s%s", args, code, out, errOut)
 		}
+	}
+}
+
+// FORMAT.md says how anybody gets the digest from what is printed.
+func TestS5ADigestIsOfWhatIsPrinted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const odd = "a\u007fb\u0085c\u2028d\u202ee\U000E0041f"
+	written(t, dir, "s1", false, []journal.Entry{entry("state_changed", `{"patch":{"`+odd+`":"`+odd+`"}}`), journaltest.Call("c1", "read", `{}`), entry("phase_changed", `{"from":"a","to":"`+odd+`"}`)})
+	out := good(t, dir, "replay", "s1", "-o", "json")
+	var v struct {
+		State  json.RawMessage `json:"state"`
+		Digest string          `json:"digest"`
+	}
+	must(t, json.Unmarshal([]byte(out), &v))
+	const printed = `a\u007fb\u0085c\u2028d\u202ee\udb40\udc41f`
+	if n := strings.Count(string(v.State), printed); n != 3 {
+		t.Errorf("there are %d of them in %s", n, v.State)
+	}
+	sum := sha256.Sum256([]byte(strings.ReplaceAll(string(v.State), printed, odd)))
+	if hex.EncodeToString(sum[:]) != v.Digest {
+		t.Errorf("the digest is %s, and the sum of what is printed %x", v.Digest, sum)
 	}
 }
