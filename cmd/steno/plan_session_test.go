@@ -70,7 +70,7 @@ func TestS18DryRunsOfSessionsWriteNothing(t *testing.T) {
 	}
 	for args, want := range map[string]int{
 		"phase s1 plan": 2, "phase none editing": 3, "phase over editing": 1, "posture over --mode ask --reason x": 1, "posture s1 --mode x --reason x": 2, "end over --outcome completed": 1,
-		"fork s1 --session died": 1, "fork s1 --at 99": 3, "fork none": 3, "resume none": 3, "resume latest": 3, "end s1 --outcome done": 2, "end s1": 2, "phase s1 editing --nats nats://127.0.0.1:1": 2,
+		"fork s1 --session died": 1, "fork s1 --at 99": 3, "fork none": 3, "resume none": 3, "end s1 --outcome done": 2, "end s1": 2, "phase s1 editing --nats nats://127.0.0.1:1": 2,
 	} {
 		if out, errOut, code := steno(t, dir, append(append([]string{"session"}, shellWords(args)...), "--dry-run")...); code != want || out != "" || !strings.Contains(errOut, `"next"`) {
 			t.Errorf("session %s: exit %d, want %d, %s%s", args, code, want, out, errOut)
