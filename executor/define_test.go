@@ -225,8 +225,8 @@ func TestASecondModuleBuildsATool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(readme), "\n## Write a tool\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	_, section, _ := strings.Cut(string(readme), "\n### Write a tool\n")
+	section, _, _ = strings.Cut(section, "\n###")
 	shown := 0
 	for {
 		var block string
