@@ -210,8 +210,8 @@ func (a *ResumeAnswer) page(events iter.Seq2[*schema.Event, error], req ResumeRe
 			continue
 		}
 		if len(m) > maxPayload-maxMessages/2 {
-			return schema.Errorf(schema.PayloadTooLarge, "a message has %d bytes, which is too much for an answer", len(m)).With("session", a.Session).
-				With("next", "read the messages from the log; run: steno export "+a.Session+" --format "+req.Format)
+			return schema.Errorf(schema.PayloadTooLarge, "the session is taken and settled, and its message %d has %d bytes, which is too much for an answer", n, len(m)).
+				With("session", a.Session).With("head", a.Head).With("next", "leave the format out; read the messages from the log; run: steno export "+a.Session+" --format "+req.Format)
 		}
 		if size += len(m); size > maxMessages && len(a.Messages) > 0 {
 			a.More = true

@@ -125,6 +125,9 @@ func TestS7TheMessagesOfALongSessionComeInPages(t *testing.T) {
 	}
 	_, err = n.client.Resume(within(t), executor.ResumeRequest{Session: "s1", Format: "openai"})
 	wantErr(t, err, schema.PayloadTooLarge)
+	if e := schema.AsError(err); !strings.Contains(e.Message, "is taken and settled") || e.Details["head"] == nil || !strings.Contains(fmt.Sprint(e.Details["next"]), "steno export s1 --format openai") {
+		t.Errorf("it says %v, %v", err, e.Details)
+	}
 }
 
 func TestS7OfADamagedLogAResumeSaysHowFarItIsSound(t *testing.T) {

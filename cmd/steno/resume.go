@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"steno/executor"
+	"steno/journal"
+	"steno/replay"
 	"steno/schema"
 )
 
@@ -46,12 +48,22 @@ func (a *app) resume(ctx context.Context, req executor.ResumeRequest) (err error
 	if err := schema.CheckSession(req.Session); err != nil {
 		return err
 	}
+	format := req.Format
+	if !slices.Contains([]string{"", "anthropic", "openai", "steno"}, format) {
+		return usage("--format is anthropic, openai or steno; got %q", format)
+	}
+	if a.nats == "" { // the store has them, however large they are
+		req.Format = ""
+	}
 	b, err := a.backend(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
 	r, err := b.client.Resume(b.calls, req)
+	if err == nil && req.Format != format {
+		err = a.messagesOf(ctx, &r, format)
+	}
 	if err != nil {
 		return err
 	}
@@ -85,6 +97,29 @@ func (a *app) resume(ctx context.Context, req executor.ResumeRequest) (err error
 		if _, err := fmt.Fprintln(a.out, inert(string(m))); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// messagesOf reads the messages of a session that was taken up, from the store.
+func (a *app) messagesOf(ctx context.Context, r *executor.ResumeAnswer, format string) error {
+	head, err := schema.ParseHead(r.Head)
+	if err != nil {
+		return err
+	}
+	store, err := a.store(false)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	log := reading{ctx: ctx, store: store, id: r.Session}
+	r.AsOf = head.Seq
+	for m, err := range replay.Messages(log.events(), replay.Projection{Format: format, AsOf: head.Seq,
+		Whole: func(data []byte) ([]byte, error) { return journal.Whole(ctx, store, r.Session, data) }}) {
+		if err != nil {
+			return schema.AsError(err).With("session", r.Session)
+		}
+		r.Messages = append(r.Messages, m)
 	}
 	return nil
 }

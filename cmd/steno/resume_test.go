@@ -53,3 +53,17 @@ func TestS7ResumeAndForkTakeLatest(t *testing.T) {
 		t.Error(out)
 	}
 }
+
+// What one answer cannot carry stands in the store.
+func TestS7AResumeGivesMessagesOfAnySize(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	long := strings.Repeat("long ", 180_000)
+	written(t, dir, "s1", true, []journal.Entry{entry("user_message", `{"text":"`+long+`"}`), journaltest.Call("a", "bash", `{}`), journaltest.Started("a", 1)}, []journal.Entry{})
+	for _, format := range []string{"anthropic", "openai", "steno"} {
+		out := good(t, dir, "session", "resume", "s1", "--format", format, "-o", "json")
+		if !strings.Contains(out, long) || pick(t, out, "/open/0/state") != "interrupted" || pick(t, out, "/messages/2") == nil {
+			t.Errorf("as %s: %.300s", format, out)
+		}
+	}
+}

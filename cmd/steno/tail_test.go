@@ -48,6 +48,12 @@ func TestS1ATailGivesEachLineOnceAndGoesOnWhereItStopped(t *testing.T) {
 	if code := p.exit(); code != 130 || p.err.String() != "" {
 		t.Errorf("after SIGINT: exit %d, %s", code, p.err.String())
 	}
+	term := launch(t, dir, "session", "tail", "s1")
+	term.says("second epoch")
+	term.signal(syscall.SIGTERM)
+	if code := term.exit(); code == 0 || !strings.Contains(term.err.String(), "stopped by SIGTERM") || !strings.Contains(term.err.String(), "run the command again") {
+		t.Errorf("after SIGTERM: exit %d, %s", code, term.err.String())
+	}
 	first := p.out.String()
 	q := launch(t, dir, "session", "tail", "s1", "--from", fmt.Sprint(strings.Count(first, "\n")+1), "-o", "jsonl")
 	j = open()
