@@ -18,7 +18,12 @@ const (
 	checkpointTemp = ".checkpoint-"
 )
 
-// Checkpoint reads the checkpoint, nil if there is none. It is to be checked.
+// maxBeside bounds a checkpoint besides four times the segments that it is about:
+// a state may hold what stands in blobs.
+const maxBeside = 64 << 20
+
+// Checkpoint reads the checkpoint, nil if there is none, or one that is larger than any
+// that is made. It is to be checked.
 func (d *Dir) Checkpoint() ([]byte, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
@@ -42,6 +47,17 @@ func (d *Dir) Checkpoint() ([]byte, error) {
 	fi, err := f.Stat()
 	if err != nil || !os.SameFile(before, fi) {
 		return nil, unsafePath(d.name, "the checkpoint was replaced while it was opened")
+	}
+	segments, err := d.Segments()
+	if err != nil {
+		return nil, err
+	}
+	most := int64(maxBeside)
+	for _, g := range segments {
+		most += 4 * g.Size
+	}
+	if fi.Size() > most {
+		return nil, nil
 	}
 	b := make([]byte, fi.Size())
 	if _, err := io.ReadFull(f, b); err != nil {

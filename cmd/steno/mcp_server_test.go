@@ -101,6 +101,19 @@ func newTestServer() *sdk.Server {
 		})
 		return said("grown"), nil
 	})
+	if flag := os.Getenv("TESTER_READS"); flag != "" { // two tools that only read, as long as there is no such file
+		ok := func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return said("fine"), nil }
+		shifty := func() {
+			_, err := os.Stat(flag)
+			s.AddTool(&sdk.Tool{Name: "shifty", Description: "For tests.", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: &sdk.ToolAnnotations{ReadOnlyHint: err != nil}}, ok)
+		}
+		shifty()
+		s.AddTool(&sdk.Tool{Name: "shift", Description: "For tests.", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true}},
+			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+				shifty()
+				return said("shifted"), nil
+			})
+	}
 	s.AddResource(&sdk.Resource{URI: "test://one", Name: "one"}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: "test://one", Text: "the one"}}}, nil
 	})

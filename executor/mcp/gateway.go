@@ -85,11 +85,18 @@ type Gateway struct {
 	left     map[string]string // calls that wait for a person and for which nobody waits: their ids
 	asked    uint64            // requests of servers that the host was asked
 	asks     map[string]asked
-	known    Listing           // but for its Content
-	recorded string            // the sum of what the session has of it
-	names    map[string]string // of tools that can be called, the server's by those in the log
+	known    Listing          // but for its Content
+	recorded string           // the sum of what the session has of it
+	names    map[string]named // of tools that can be called, by their names in the log
 
 	pages []Definition // of a list that is being read; guarded by listing
+}
+
+// named is a tool of the server. What the record says of it has been appended to
+// the session by whoever may, so only what the server itself has said counts.
+type named struct {
+	original string
+	said     string // its definition, "" if this server has not said it, or may say another
 }
 
 // asked is a request of a server that the host has.
@@ -114,9 +121,9 @@ type call struct {
 // none.
 func NewGateway(cfg GatewayConfig, id string) *Gateway {
 	g := &Gateway{cfg: cfg, id: id, ready: make(chan struct{}), calls: map[jsonrpc.ID]*call{}, byID: map[string]*call{}, waiting: map[string]bool{}, left: map[string]string{},
-		asks: map[string]asked{}, names: map[string]string{}, known: Listing{Server: cfg.Known.Server}, recorded: cfg.Known.sum()}
+		asks: map[string]asked{}, names: map[string]named{}, known: Listing{Server: cfg.Known.Server}, recorded: cfg.Known.sum()}
 	g.life, g.end = context.WithCancel(context.Background())
-	g.learn(cfg.Known.Content)
+	g.learn(cfg.Known.Content, false)
 	return g
 }
 
@@ -192,6 +199,9 @@ func (g *Gateway) fromHost(ctx context.Context, m jsonrpc.Message) {
 	switch {
 	case r.Method == "tools/call" && r.IsCall():
 		g.callTool(ctx, r)
+		return
+	case r.Method == "tools/call": // a server might run it, and nobody could be told what came of it
+		g.cfg.Log.Warn("a tools/call without an id was not passed on")
 		return
 	case r.Method == "notifications/cancelled" && g.cancelled(r):
 		return
@@ -274,6 +284,9 @@ func (g *Gateway) fromServer(l *wire, m jsonrpc.Message) {
 		}
 	case *jsonrpc.Request:
 		if !m.IsCall() {
+			if m.Method == "notifications/tools/list_changed" {
+				g.forget()
+			}
 			g.tell(m)
 			return
 		}
@@ -327,10 +340,25 @@ func (g *Gateway) connected(ctx context.Context) (*wire, error) {
 			l.notify("notifications/initialized", object{})
 		}
 	}
+	g.forget()
 	g.mu.Lock()
 	g.wire = l
 	g.mu.Unlock()
 	return l, nil
+}
+
+// forget has the server asked for its tools before the next call: it may say
+// something else of them now.
+func (g *Gateway) forget() {
+	var all []Definition
+	g.mu.Lock()
+	for name, is := range g.names {
+		if is.said != "" {
+			all = append(all, Definition{name, jsontext.Value(is.said)})
+		}
+	}
+	g.mu.Unlock()
+	g.learn(all, false)
 }
 
 // initWait is how long a server that was started again may take to begin.

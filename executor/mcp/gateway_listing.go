@@ -137,7 +137,7 @@ func (g *Gateway) listed(r *jsonrpc.Request, m *jsonrpc.Response) {
 	}
 	page := g.definitions(tools)
 	g.pages = append(g.pages, page...)
-	g.learn(page)
+	g.learn(page, true)
 	if !more {
 		if err := g.record(g.pages); err != nil {
 			g.tell(&jsonrpc.Response{ID: m.ID, Error: protocolError(err)})
@@ -197,28 +197,36 @@ func (g *Gateway) definitions(tools []jsontext.Value) []Definition {
 }
 
 // learn makes the tools callable. What they take is for the server to judge, so
-// that the host gets the same answer as from the server alone.
-func (g *Gateway) learn(list []Definition) {
+// that the host gets the same answer as from the server alone. said is whether the
+// server itself says so, and not the record.
+func (g *Gateway) learn(list []Definition, said bool) {
 	for _, d := range list {
-		original := d.original()
+		now := named{original: d.original()}
+		original, says := now.original, d.Tool
+		if said {
+			now.said = string(d.Tool)
+		} else {
+			var o schema.Object
+			says = o.Text("name", original).Bytes()
+		}
 		if d.Name == "" {
 			continue
 		}
 		g.mu.Lock()
 		is, known := g.names[d.Name]
 		g.mu.Unlock()
-		if known && is == original {
+		if known && is == now {
 			continue
 		}
-		if known {
-			g.cfg.Log.Warn("two tools of the server have one name in the log; the second cannot be called", "name", d.Name, "first", is, "second", original)
+		if known && is.original != original {
+			g.cfg.Log.Warn("two tools of the server have one name in the log; the second cannot be called", "name", d.Name, "first", is.original, "second", original)
 			continue
 		}
 		t := executor.Tool{Name: d.Name, Description: d.description(), Input: jsontext.Value(`{"type":"object"}`), Tier: 3, Timeout: maxCall}
 		if original != d.Name {
 			t.Original = original
 		}
-		g.cfg.Over(d.Tool, &t)
+		g.cfg.Over(says, &t)
 		again := t.Repeatable || t.ReadOnly
 		t.Run = func(ctx context.Context, call *executor.Invocation) (executor.Result, error) {
 			return g.run(ctx, call, original, again)
@@ -228,7 +236,7 @@ func (g *Gateway) learn(list []Definition) {
 			continue
 		}
 		g.mu.Lock()
-		g.names[d.Name] = original
+		g.names[d.Name] = now
 		g.mu.Unlock()
 	}
 }
@@ -301,20 +309,39 @@ func (g *Gateway) callable(name, original string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	is, known := g.names[name]
-	return known && is == original
+	return known && is.original == original
 }
 
-// knows asks the server for its tools where a call is of one that it has not named:
-// a host may know them from before.
+// current reports whether it is so by what the server says now.
+func (g *Gateway) current(c *call) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	is := g.names[c.name]
+	return is.original == c.original && is.said != ""
+}
+
+// knows asks the server for its tools where it has not named the one that is called,
+// or may say something else of it by now: a host may know them from before. Where the
+// server cannot be asked, a tool that is known is called by what the operator says of it:
+// its call may be recorded already.
 func (g *Gateway) knows(ctx context.Context, c *call) error {
-	if g.callable(c.name, c.original) {
+	if g.current(c) {
 		return nil
 	}
 	g.listing.Lock()
 	defer g.listing.Unlock()
-	if g.callable(c.name, c.original) {
+	if g.current(c) {
 		return nil
 	}
+	err := g.ask(ctx, c)
+	if err != nil && g.callable(c.name, c.original) {
+		return nil
+	}
+	return err
+}
+
+// ask is for whoever holds listing.
+func (g *Gateway) ask(ctx context.Context, c *call) error {
 	ctx, cancel := context.WithTimeout(ctx, initWait)
 	defer cancel()
 	l, err := g.connected(ctx)
@@ -348,7 +375,7 @@ func (g *Gateway) knows(ctx context.Context, c *call) error {
 			break
 		}
 	}
-	g.learn(all)
+	g.learn(all, true)
 	if err := g.record(all); err != nil {
 		return err
 	}

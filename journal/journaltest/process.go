@@ -26,8 +26,9 @@ const (
 )
 
 // Deadline bounds every wait for another process or for the kernel. Nothing
-// waits for it to pass but a test that fails.
-const Deadline = 30 * time.Second
+// waits for it to pass but a test that fails. The race detector makes all that
+// computes many times slower.
+const Deadline = 30 * time.Second * slower
 
 // Main is for TestMain. It runs the tests, or, in a child process that Start
 // has made of the same binary, the role it was started for. The roles "writer",
