@@ -80,10 +80,10 @@ type Gateway struct {
 	meta     json.RawMessage // what its last request said of the protocol, nil if nothing
 	made     uint64          // calls
 	calls    map[jsonrpc.ID]*call
-	byID     map[string]*call  // those that are under way, by call id
-	waiting  map[string]bool   // calls of the session that wait for a person, by their ids
-	left     map[string]string // calls that wait for a person and for which nobody waits: their ids
-	asked    uint64            // requests of servers that the host was asked
+	byID     map[string]*call    // those that are under way, by call id
+	waiting  map[string]bool     // calls of the session that wait for a person, by their ids
+	left     map[string][]string // calls that wait for a person and for which nobody waits: their ids
+	asked    uint64              // requests of servers that the host was asked
 	asks     map[string]asked
 	known    Listing          // but for its Content
 	recorded string           // the sum of what the session has of it
@@ -113,6 +113,7 @@ type call struct {
 	cancel             context.CancelFunc
 	waits              chan chan struct{} // gets answered when a person is asked
 	asks               bool               // a person is asked; guarded by Gateway.mu
+	held               bool               // a person is or was asked; guarded by Gateway.mu
 	answered           chan struct{}      // closed when the person has; guarded by Gateway.mu
 	given              bool               // the host does not want an answer; guarded by Gateway.mu
 }
@@ -120,7 +121,7 @@ type call struct {
 // NewGateway makes a gateway. id begins the ids of the calls that the host gives
 // none.
 func NewGateway(cfg GatewayConfig, id string) *Gateway {
-	g := &Gateway{cfg: cfg, id: id, ready: make(chan struct{}), calls: map[jsonrpc.ID]*call{}, byID: map[string]*call{}, waiting: map[string]bool{}, left: map[string]string{},
+	g := &Gateway{cfg: cfg, id: id, ready: make(chan struct{}), calls: map[jsonrpc.ID]*call{}, byID: map[string]*call{}, waiting: map[string]bool{}, left: map[string][]string{},
 		asks: map[string]asked{}, names: map[string]named{}, known: Listing{Server: cfg.Known.Server}, recorded: cfg.Known.sum()}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.learn(cfg.Known.Content, false)

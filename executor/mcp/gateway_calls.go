@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -55,13 +56,16 @@ func (g *Gateway) callTool(ctx context.Context, r *jsonrpc.Request) {
 	g.mu.Lock()
 	g.notesMeta(r.Params)
 	g.made++
-	left, joins := g.left[c.key]
+	left := g.left[c.key]
 	switch {
 	case meta.CallID != nil:
 		c.id = *meta.CallID
-	case joins:
-		c.id = left
-		delete(g.left, c.key)
+	case len(left) > 0:
+		if c.id = left[0]; len(left) == 1 {
+			delete(g.left, c.key)
+		} else {
+			g.left[c.key] = left[1:]
+		}
 	default:
 		c.id = fmt.Sprintf("%s.%d", g.id, g.made)
 	}
@@ -124,6 +128,12 @@ func (g *Gateway) answer(ctx context.Context, c *call, req executor.Request, tok
 	if err := g.knows(ctx, c); err != nil {
 		return failed(err)
 	}
+	g.mu.Lock()
+	gone := c.given
+	g.mu.Unlock()
+	if gone { // the host has cancelled it meanwhile
+		return failed(schema.Errorf(schema.Cancelled, "the host has cancelled it before it was recorded"))
+	}
 	req.Name = c.name
 	done := make(chan struct{})
 	defer close(done)
@@ -131,9 +141,9 @@ func (g *Gateway) answer(ctx context.Context, c *call, req executor.Request, tok
 	a, err := g.cfg.Do(ctx, g.cfg.Session, req)
 	if err != nil {
 		g.mu.Lock()
-		waits := c.asks && ctx.Err() != nil
-		if waits { // nobody waits for it now; it waits for its person
-			g.left[c.key] = c.id
+		waits := c.held && ctx.Err() != nil
+		if waits { // nobody waits for it now; it waits for its person, or has just been answered about
+			g.left[c.key] = append(g.left[c.key], c.id)
 		}
 		g.mu.Unlock()
 		if waits {
@@ -221,7 +231,7 @@ func (c *call) asked() {
 	if c.asks {
 		return
 	}
-	c.asks, c.answered = true, make(chan struct{})
+	c.asks, c.held, c.answered = true, true, make(chan struct{})
 	select {
 	case <-c.waits: // a question that nobody has looked at, and that is answered
 	default:
@@ -234,7 +244,8 @@ func (c *call) asked() {
 func (g *Gateway) Left(callID, tool, argsSHA256 string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.left[tool+" "+argsSHA256], g.waiting[callID] = callID, true
+	key := tool + " " + argsSHA256
+	g.left[key], g.waiting[callID] = append(g.left[key], callID), true
 }
 
 // Answered says that a person has answered about a call.
@@ -280,7 +291,10 @@ func (g *Gateway) cancelled(r *jsonrpc.Request) bool {
 			reason, _ := schema.Truncate("the host has cancelled it: "+v.Reason, 1<<10)
 			ctx, cancel := context.WithTimeout(g.life, executor.Patience)
 			defer cancel()
-			_, err := g.cfg.Client.Cancel(ctx, executor.CancelRequest{Session: g.cfg.Session, CallID: c.id, By: g.cfg.Actor.ID, Reason: reason})
+			var err error
+			for again := true; again; again = errors.Is(err, schema.NotFound) && g.underWay(ctx, c) { // it may be on its way into the log
+				_, err = g.cfg.Client.Cancel(ctx, executor.CancelRequest{Session: g.cfg.Session, CallID: c.id, By: g.cfg.Actor.ID, Reason: reason})
+			}
 			if err != nil && !errors.Is(err, schema.NotFound) {
 				g.cfg.Log.Warn("a call could not be cancelled", "call", c.id, "err", err)
 			}
@@ -289,8 +303,21 @@ func (g *Gateway) cancelled(r *jsonrpc.Request) bool {
 	return true
 }
 
-// run asks the server, for one attempt at a call.
-func (g *Gateway) run(ctx context.Context, call *executor.Invocation, original string, again bool) (executor.Result, error) {
+// underWay reports, after a moment, whether a call has not ended by then.
+func (g *Gateway) underWay(ctx context.Context, c *call) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(20 * time.Millisecond):
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.byID[c.id] == c
+}
+
+// run asks the server, for one attempt at a call. It is asked once more only where
+// it cannot have got the call.
+func (g *Gateway) run(ctx context.Context, call *executor.Invocation, original string) (executor.Result, error) {
 	select {
 	case <-g.ready: // of an earlier process's call: the host must have begun
 	case <-ctx.Done():
@@ -317,7 +344,7 @@ func (g *Gateway) run(ctx context.Context, call *executor.Invocation, original s
 			return taken(raw)
 		case !errors.Is(err, errGone):
 			return executor.Result{}, err
-		case sent && !again:
+		case sent:
 			return executor.Result{}, schema.Errorf(schema.Interrupted, "the MCP server ended before it answered; whether the tool took effect is not known").Cause(err)
 		case try == maxTries:
 			return executor.Result{}, schema.Errorf(schema.ToolFailed, "the MCP server ended %d times before it answered", try+1).Cause(err)
@@ -325,7 +352,7 @@ func (g *Gateway) run(ctx context.Context, call *executor.Invocation, original s
 	}
 }
 
-// maxTries is how often more a server is asked that ends, where that does no harm.
+// maxTries is how often more a server is asked that ends before it gets a call.
 const maxTries = 2
 
 // params are those of tools/call for an attempt.
@@ -343,6 +370,11 @@ func (g *Gateway) params(inv *executor.Invocation, original string) object {
 		p[key] = v
 	}
 	_ = json.Unmarshal(p["_meta"], &meta)
+	for key := range meta { // what steno says of a call nobody else says
+		if strings.HasPrefix(key, "steno/") {
+			delete(meta, key)
+		}
+	}
 	g.mu.Lock()
 	if c := g.byID[inv.CallID]; c == nil || len(c.meta) == 0 {
 		delete(meta, "progressToken") // nobody listens to it any more

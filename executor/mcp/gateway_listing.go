@@ -227,9 +227,8 @@ func (g *Gateway) learn(list []Definition, said bool) {
 			t.Original = original
 		}
 		g.cfg.Over(says, &t)
-		again := t.Repeatable || t.ReadOnly
 		t.Run = func(ctx context.Context, call *executor.Invocation) (executor.Result, error) {
-			return g.run(ctx, call, original, again)
+			return g.run(ctx, call, original)
 		}
 		if err := g.cfg.Tools.Replace(t); err != nil {
 			g.cfg.Log.Warn("a tool of the server cannot be called", "tool", original, "err", err)
