@@ -61,8 +61,6 @@ type queueDoor struct {
 	made   map[string]jetstream.StreamConfig // the streams as they are made, or were when they were seen last
 	since  map[string]time.Time              // when they were made
 	seen   *counts
-	lostMu sync.Mutex
-	lost   map[uint64]bool // what the consumer gives to nobody any more, as it has said itself
 	idle   map[uint64]bool // the same, as the last look has found it
 	mute   bool            // the last look failed
 	offers chan struct{}   // open calls are to be offered again
@@ -75,7 +73,7 @@ func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 		return nil, unavailable("the queue cannot be used", err)
 	}
 	meta := map[string]string{metaStore: x.cfg.Store.ID()}
-	q := &queueDoor{x: x, js: js, kick: make(chan struct{}, 1), offers: make(chan struct{}, 1), since: map[string]time.Time{}, lost: map[uint64]bool{},
+	q := &queueDoor{x: x, js: js, kick: make(chan struct{}, 1), offers: make(chan struct{}, 1), since: map[string]time.Time{},
 		made: map[string]jetstream.StreamConfig{
 			StreamQueue: {Name: StreamQueue, Description: "calls that wait for an executor", Subjects: []string{x.cfg.Prefix + ".v1.queue.*"}, Metadata: meta,
 				Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, MaxMsgs: queueMessages, MaxBytes: queueBytes},

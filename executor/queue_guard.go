@@ -117,21 +117,9 @@ func (q *queueDoor) look(ctx context.Context) error {
 	return q.sweep(ctx, s, before.CachedInfo(), info.State)
 }
 
-// exceeded hears that the consumer gives up a message.
-func (q *queueDoor) exceeded(m *nats.Msg) {
-	var a struct {
-		Seq uint64 `json:"stream_seq"`
-	}
-	if json.Unmarshal(m.Data, &a) != nil || a.Seq == 0 {
-		return
-	}
-	q.lostMu.Lock()
-	if len(q.lost) < 10*maxSwept { // a sweep finds the others
-		q.lost[a.Seq] = true
-	}
-	q.lostMu.Unlock()
-	q.lookNow()
-}
+// exceeded hears that the consumer gives up a message. Anybody may say so, and the
+// next looks find out.
+func (q *queueDoor) exceeded(*nats.Msg) { q.lookNow() }
 
 // terminated hears that somebody has ended a delivery for good. Executors say a
 // kind with it, and have kept the message.
@@ -140,10 +128,13 @@ func (q *queueDoor) terminated(m *nats.Msg) {
 		Seq    uint64 `json:"stream_seq"`
 		Reason string `json:"reason"`
 	}
-	if json.Unmarshal(m.Data, &a) == nil && !schema.Kind(a.Reason).Known() {
+	if json.Unmarshal(m.Data, &a) == nil && !schema.Kind(a.Reason).Known() && a.Reason != deleted {
 		q.x.log.Warn("a call was taken out of the queue by somebody else, and is nowhere kept", "message", a.Seq, "reason", a.Reason)
 	}
 }
+
+// deleted is the reason that the server gives where a message was removed, as a sweep does.
+const deleted = "Unacknowledged message was deleted"
 
 // sweep takes out of the queue what its consumer gives to nobody any more: a
 // consumer with a limit on deliveries leaves such messages where they are, for
@@ -154,12 +145,7 @@ func (q *queueDoor) sweep(ctx context.Context, s jetstream.Stream, c *jetstream.
 	if c.NumAckPending == 0 {
 		done = c.Delivered.Stream
 	}
-	q.lostMu.Lock()
-	said := q.lost
-	q.lost = map[uint64]bool{}
-	q.lostMu.Unlock()
-	idle := map[uint64]bool{}
-	all := maps.Clone(said)
+	idle, all := map[uint64]bool{}, map[uint64]bool{}
 	for seq := st.FirstSeq; st.Msgs > 0 && seq <= done && len(idle) < maxSwept; seq++ {
 		m, err := s.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(">"))
 		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Sequence > done {

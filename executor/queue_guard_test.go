@@ -279,3 +279,41 @@ func TestWhatNobodyGetsAnyMoreIsParked(t *testing.T) {
 	wantKindOfResult(t, p.result("s1", "heard"), "")
 	wantKindOfResult(t, p.result("s2", "unheard"), "")
 }
+
+// Anybody may say that the consumer gives a message to nobody any more.
+func TestAForgedAdvisoryTakesNothingOutOfTheQueue(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{JetStream: true})
+	gate := make(chan struct{})
+	slow := tool("slow", `{"type":"object"}`)
+	slow.Run = func(ctx context.Context, _ *executor.Invocation) (executor.Result, error) {
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+		return executor.Result{OK: true}, nil
+	}
+	n := p.queueNode([]executor.Tool{slow}, time.Minute)
+	n.open("s1")
+	const calls = 20
+	for i := range calls {
+		n.enqueue("s1", fmt.Sprint("c", i), "slow", `{}`)
+	}
+	c := p.nats.Connect()
+	for look := range 3 { // each has it look again
+		for i := range calls {
+			if err := c.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.STENO_QUEUE.x", fmt.Appendf(nil, `{"stream_seq":%d}`, i+1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if look == 0 {
+			close(gate)
+		}
+	}
+	eventually(t, "all calls have their results", func() bool { return inStream(t, n.conn, executor.StreamQueue) == 0 })
+	if d := n.dead(); len(d) > 0 {
+		t.Errorf("%d healthy calls were taken out of the queue", len(d))
+	}
+}

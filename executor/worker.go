@@ -199,7 +199,7 @@ func (h *Worker) handler(t Tool) micro.HandlerFunc {
 		h.mu.Unlock()
 		if stopped {
 			cancel()
-			_ = h.conn.PublishMsg(refusal(r.Reply()))
+			_ = h.conn.PublishMsg(refusal(r.Reply(), "the worker is stopping"))
 			return
 		}
 		call.tell = func(text string) {
@@ -208,9 +208,18 @@ func (h *Worker) handler(t Tool) micro.HandlerFunc {
 		call.log = h.log
 		go func() { // micro runs one handler at a time
 			defer h.work.Done()
-			h.slots <- struct{}{}
-			msg := h.outcome(ctx, t, call)
-			<-h.slots
+			var msg *nats.Msg
+			select {
+			case h.slots <- struct{}{}:
+				if ctx.Err() == nil {
+					msg = h.outcome(ctx, t, call)
+				}
+				<-h.slots
+			case <-ctx.Done():
+			}
+			if msg == nil {
+				msg = refusal(r.Reply(), "the attempt was over before the worker had room for it")
+			}
 			h.mu.Lock()
 			delete(h.runs, key)
 			h.mu.Unlock()
@@ -220,9 +229,9 @@ func (h *Worker) handler(t Tool) micro.HandlerFunc {
 	}
 }
 
-// refusal is the answer to a call that came too late for a worker that stops.
-func refusal(to string) *nats.Msg {
-	e := schema.Errorf(schema.Unavailable, "the worker is stopping; nothing ran").With("ran", false)
+// refusal is the answer to an attempt that is not made.
+func refusal(to, why string) *nats.Msg {
+	e := schema.Errorf(schema.Unavailable, "%s; nothing ran", why).With("ran", false)
 	msg := &nats.Msg{Subject: to, Data: schema.Envelope(e), Header: nats.Header{}}
 	failure(msg, e)
 	return msg

@@ -3,7 +3,9 @@ package executor_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -272,5 +274,37 @@ func TestAFloodOfServicesHidesNoWorker(t *testing.T) {
 			t.Errorf("hosted are %v, and %d are refused", tools, len(refused))
 		}
 		n.call("s1", fmt.Sprint("d", i), "count", `{}`)
+	}
+}
+
+// An attempt that is over before its worker has room for it is not made.
+func TestAWorkerBeginsNoAttemptThatIsOver(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node(nil, withWorkers(executor.Vouched{Name: "hosted", Timeout: time.Second}))
+	n.open("s1")
+	var ran atomic.Int32
+	hold := make(chan struct{})
+	hosted := tool("hosted", `{"type":"object"}`)
+	hosted.Run = func(context.Context, *executor.Invocation) (executor.Result, error) {
+		ran.Add(1)
+		<-hold
+		return executor.Result{OK: true}, nil
+	}
+	w, err := executor.HostTools(p.nats.Connect(), executor.HostOptions{MaxCalls: 1, Logger: slog.New(slog.DiscardHandler)}, hosted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := n.background("s1", "one", "hosted")
+	eventually(t, "the first call runs", func() bool { return ran.Load() == 1 })
+	if kind := kindOfResult(t, n.call("s1", "two", "hosted", `{}`).Data); kind != schema.Timeout && kind != schema.Unavailable { // who says so first
+		t.Errorf("the second call ends in %s", kind)
+	}
+	close(hold)
+	wait(t, "the first call's answer", first)
+	if err := w.Stop(within(t)); err != nil {
+		t.Error(err)
+	}
+	if n := ran.Load(); n != 1 {
+		t.Errorf("%d attempts were made", n)
 	}
 }

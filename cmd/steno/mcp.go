@@ -107,7 +107,7 @@ func (a *app) gateway(ctx context.Context, how gateway) (err error) {
 	log := slog.New(cfg.Redact.Handler(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	connect := mcp.Command(how.argv, a.err, log)
 	if len(how.argv) == 0 {
-		connect = mcp.Named(server, mcp.Options{Protect: cfg.Protect, Logger: log})
+		connect = mcp.Named(server, mcp.Options{Protect: cfg.Protect, Redact: cfg.Redact, Logger: log})
 	}
 	known, err := mcp.Recorded(ctx, b.store, session, 0)
 	if err != nil && !errors.Is(err, schema.NotFound) {

@@ -10,6 +10,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"steno/executor"
+	"steno/schema"
 )
 
 // A way leads to a server.
@@ -25,8 +26,8 @@ func (s *server) dial() (*way, error) {
 	if s.cfg.URL != "" {
 		return s.dialHTTP()
 	}
-	words := &stderr{log: s.log}
-	child, err := executor.StartChild(executor.ChildSpec{Argv: s.cfg.Argv, Dir: s.cfg.Dir, Env: s.cfg.Env, Protect: s.all.opts.Protect, Stderr: words})
+	said := &stderr{log: s.log}
+	child, err := executor.StartChild(executor.ChildSpec{Argv: s.cfg.Argv, Dir: s.cfg.Dir, Env: s.cfg.Env, Protect: s.all.opts.Protect, Stderr: said})
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +80,7 @@ const (
 func (w *stderr) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		line, after, ended := bytes.Cut(rest, []byte("\n"))
-		w.line = append(w.line, line[:min(len(line), maxLine-len(w.line))]...)
+		w.line = append(w.line, line[:min(len(line), maxLine+1-len(w.line))]...)
 		if rest = after; ended {
 			w.tell()
 		}
@@ -88,7 +89,7 @@ func (w *stderr) Write(p []byte) (int, error) {
 }
 
 func (w *stderr) tell() {
-	text := string(bytes.TrimSpace(w.line))
+	text := words(w.line)
 	w.line = w.line[:0]
 	if time.Since(w.began) > time.Minute {
 		w.began, w.told = time.Now(), 0
@@ -101,4 +102,15 @@ func (w *stderr) tell() {
 	default:
 		w.log.Warn("an MCP server says", "text", text)
 	}
+}
+
+// words are those of a line that may be logged, where what is secret is taken out: of
+// a long one the last is left out, since half a secret would not be found.
+func words(line []byte) string {
+	if len(line) > maxLine {
+		line = line[:maxLine]
+		line = append(line[:bytes.LastIndexAny(line, " \t")+1:maxLine], "…"...)
+	}
+	text, _ := schema.ValidUTF8(string(bytes.TrimSpace(line)))
+	return text
 }

@@ -1,6 +1,8 @@
 package mcp
 
 import (
+	"io"
+	"log/slog"
 	"time"
 
 	"steno/executor"
@@ -14,3 +16,6 @@ func StartQuick(reg *executor.Registry, list []executor.MCPServer, o Options, co
 
 // MaxMessage is how many bytes a message may have.
 const MaxMessage = maxMessage
+
+// Stderr is what a program's standard error goes to.
+func Stderr(log *slog.Logger) io.Writer { return &stderr{log: log} }

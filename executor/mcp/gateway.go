@@ -292,6 +292,14 @@ func (g *Gateway) fromServer(l *wire, m jsonrpc.Message) {
 			return
 		}
 		g.mu.Lock()
+		if len(g.asks) >= maxAsks {
+			g.mu.Unlock()
+			// Not from here: a server that does not read must not keep us from reading.
+			g.do(func() {
+				_ = l.conn.Write(context.Background(), &jsonrpc.Response{ID: m.ID, Error: protocolError(schema.Errorf(schema.Backpressure, "the host has not answered %d requests", maxAsks))})
+			})
+			return
+		}
 		g.asked++
 		name := fmt.Sprintf("%s%d", ours, g.asked)
 		g.asks[name] = asked{l, m.ID}
@@ -302,6 +310,9 @@ func (g *Gateway) fromServer(l *wire, m jsonrpc.Message) {
 		}
 	}
 }
+
+// maxAsks bounds the requests of servers that a host has not answered.
+const maxAsks = 256
 
 // tell says something to the host. One that has gone is noticed where it is read.
 func (g *Gateway) tell(m jsonrpc.Message) { _ = g.cfg.Host.Write(context.Background(), m) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -91,7 +90,7 @@ func Command(argv []string, stderr io.Writer, log *slog.Logger) func(context.Con
 		odd := 0
 		out := newLines(fromRead, func(text []byte) {
 			if odd++; odd <= maxOdd {
-				log.Warn("the MCP server prints what is no message; it is left out", "text", fmt.Sprintf("%.200q", text))
+				log.Warn("the MCP server prints what is no message; it is left out", "text", words(text))
 			}
 		})
 		end := sync.OnceFunc(func() {

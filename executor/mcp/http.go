@@ -84,7 +84,9 @@ type body struct {
 	seen   *exchange // nil where it is not the answer to a call
 	events bool
 	since  int    // bytes of the message that is read
-	line   []byte // what is left to give of it
+	event  []byte // what there is of an event but for its data
+	data   []byte // lines of that, which are one message
+	line   []byte // what is left to give
 	end    error
 }
 
@@ -128,11 +130,24 @@ func (b *body) next() {
 		b.line = takeResult(b.seen, text)
 		return
 	}
-	if len(bytes.TrimRight(text, "\r\n")) == 0 {
-		b.since = 0 // the event ends
-	} else if data, is := bytes.CutPrefix(text, []byte("data:")); is {
-		b.line = append(append([]byte("data: "), takeResult(b.seen, bytes.TrimSpace(data))...), '\n')
+	line := bytes.TrimRight(text, "\r\n")
+	if data, is := bytes.CutPrefix(line, []byte("data:")); is {
+		b.data = append(append(b.data, bytes.TrimPrefix(data, []byte(" "))...), '\n')
+		b.line = nil
+	} else if len(line) > 0 {
+		b.event = append(b.event, text...)
+		b.line = nil
 	}
+	if len(line) > 0 && b.end == nil {
+		return
+	}
+	// The event ends. Its data may stand in several lines, and is given so again.
+	if b.since = 0; len(b.data) > 0 {
+		data := takeResult(b.seen, bytes.TrimSuffix(b.data, []byte("\n")))
+		b.event = append(append(append(b.event, "data: "...), bytes.ReplaceAll(data, []byte("\n"), []byte("\ndata: "))...), '\n')
+	}
+	b.line = append(b.event, b.line...)
+	b.event, b.data = nil, nil
 }
 
 func (b *body) Close() error {
