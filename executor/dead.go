@@ -64,12 +64,21 @@ func callOf(data []byte) string {
 	return call.CallID
 }
 
+// idOf is the id of a call that was queued, where there is nothing secret in it.
+func (q *queueDoor) idOf(data []byte) string {
+	id := callOf(data)
+	if _, marks := q.x.redact.Text(id, "", nil); len(marks) > 0 {
+		return ""
+	}
+	return id
+}
+
 // record writes a dead letter into the log of its session, where there is one
 // that can be written. A delivery that comes again has the same id, so it is
 // written once.
 func (q *queueDoor) record(l *letter) {
 	var o schema.Object
-	if id := callOf(l.data); id != "" {
+	if id := q.idOf(l.data); id != "" {
 		o.Text("call_id", id)
 	}
 	text, marks := q.x.redact.Text(string(l.data), "/message", nil)
@@ -113,7 +122,7 @@ func (q *queueDoor) bury(l *letter) error {
 	reason, _ := q.x.redact.Text(schema.AsError(l.why).Message, "", nil)
 	header := nats.Header{HeaderErrorKind: {string(kind)}, headerError: {shorten(reason, 1<<10)}, headerDeliveries: {strconv.FormatUint(l.deliveries, 10)},
 		nats.MsgIdHdr: {strconv.FormatUint(l.seq, 10) + "-" + strconv.FormatInt(l.queued.UnixNano(), 10)}}
-	if id := callOf(data); id != "" {
+	if id := q.idOf(data); id != "" {
 		header.Set(HeaderCall, id)
 	}
 	subject := q.x.cfg.Prefix + ".v1.dead." + session

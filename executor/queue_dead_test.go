@@ -330,3 +330,21 @@ func TestHostileMessagesEndInTheirKind(t *testing.T) {
 		}
 	}
 }
+
+// The id of a call that was queued may hold a secret too.
+func TestASecretInTheIDOfAQueuedCallIsNotKept(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{JetStream: true})
+	n := p.queueNode(nil, time.Minute)
+	n.open("s1")
+	const secret = "hunter2hunter2"
+	n.enqueue("s1", "password="+secret, "act", `{}`)
+	eventually(t, "it is dead", func() bool { return len(n.dead()) == 1 })
+	for _, m := range n.dead() {
+		if text := fmt.Sprint(m.Header, string(m.Data)); strings.Contains(text, secret) {
+			t.Errorf("the dead letter is %s", text)
+		}
+	}
+	if data, _ := p.last("s1", schema.TypeDeadLetter); len(data) == 0 || strings.Contains(string(data), secret) {
+		t.Errorf("the log has %s", data)
+	}
+}

@@ -103,7 +103,7 @@ type mcpEntry struct {
 // servers are those of the file, sorted by name: a mapping has no order.
 func servers(entries map[string]mcpEntry, dir string) ([]MCPServer, error) {
 	list := make([]MCPServer, 0, len(entries))
-	prefixes := map[string]string{}
+	prefixes := map[string]string{GatewayServer: "that a gateway has"}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
 		s, err := entries[name].server(name, dir)
 		if err != nil {
@@ -119,6 +119,10 @@ func servers(entries map[string]mcpEntry, dir string) ([]MCPServer, error) {
 	}
 	return list, nil
 }
+
+// GatewayServer is the name that a gateway gives to a server that no file names: its
+// tools are mcp_… in the log. No server of a file has it.
+const GatewayServer = "mcp"
 
 // maxServerName leaves room for the names of tools.
 const maxServerName = 40

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -311,10 +312,9 @@ func (a *app) connectTo(ctx context.Context, session string) (*nats.Conn, error)
 }
 
 // toolName is the name of a tool in the log. A server of a tools file has the names
-// that executors give it, so that a policy is about the same tools.
+// that executors give it, so that a policy is about the same tools. No name is one that
+// an executor has for a tool of its own: whoever takes the session over would run that
+// in its place.
 func (how *gateway) toolName(original string) string {
-	if how.name != "" {
-		return schema.ToolName(how.name + "_" + original)
-	}
-	return schema.ToolName(original)
+	return schema.ToolName(cmp.Or(how.name, executor.GatewayServer) + "_" + original)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -182,5 +183,27 @@ func TestAGatewayGoesByWhatTheServerSaysNow(t *testing.T) {
 	}
 	if n := strings.Count(p.err.String(), "without an id was not passed on"); n != 4 {
 		t.Errorf("%d calls without an id are named", n)
+	}
+}
+
+// A host that mistypes a tool gets the same from the record, and what follows too.
+func TestS10AMistypedToolIsAnsweredFromTheRecord(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	say := func(argv ...string) (answers []string) {
+		h := connect(t, dir, nil, argv...)
+		for _, name := range []string{"ecoh", "echo", "bash"} {
+			answers = append(answers, says(h.ask(name, nil, nil)))
+		}
+		must(t, h.Close())
+		return answers
+	}
+	live := say(gate("--session", "s1")...)
+	if again := say("steno", "replay", "s1", "--serve", "mcp"); !slices.Equal(live, again) {
+		t.Errorf("the record says %q and the server said %q", again, live)
+	}
+	// Whoever takes the session over has a bash, which is not the server's.
+	if out := good(t, dir, "calls", "ls", "s1", "-o", "jsonl"); strings.Contains(out, `"tool":"bash"`) || !strings.Contains(out, `"tool":"mcp_bash`) {
+		t.Errorf("the calls are %s", out)
 	}
 }

@@ -166,7 +166,7 @@ func TestAHostGetsTheSameThroughTheGateway(t *testing.T) {
 	}
 	good(t, dir, "verify", "s1")
 	out := good(t, dir, "calls", "ls", "s1", "-o", "jsonl")
-	if !strings.Contains(out, `"dotted_name"`) {
+	if !strings.Contains(out, `"mcp_dotted_name"`) {
 		t.Errorf("the calls are %s", out)
 	}
 	head := good(t, dir, "head", "s1")
@@ -259,7 +259,7 @@ func TestAServerThatDiesLeavesItsCallOpen(t *testing.T) {
 	}
 	must(t, h.Close())
 	out := good(t, dir, "calls", "ls", "s1", "--open", "-o", "jsonl")
-	if pick(t, out, "/tool") != "die" || strings.Count(out, "\n") != 1 {
+	if pick(t, out, "/tool") != "mcp_die" || strings.Count(out, "\n") != 1 {
 		t.Errorf("open is %s", out)
 	}
 }

@@ -105,7 +105,7 @@ func (s *server) failure(ctx context.Context, l *link, seen *exchange, err error
 	case errors.As(err, &says) && says.Code == codeLong, seen.long.Load():
 		return schema.Errorf(schema.PayloadTooLarge, "the tool ran, and its answer is longer than %d MiB", maxMessage>>20).
 			With("server", s.cfg.Name).With("next", "look whether it took effect; have it answer less, or by a file")
-	case errors.As(err, &says) && !errors.As(err, &web):
+	case errors.As(err, &says) && !errors.As(err, &web) && status < 500:
 		return schema.Errorf(schema.ToolFailed, "the MCP server answers with an error: %s", s.clean(says.Message)).
 			With("server", s.cfg.Name).With("code", says.Code)
 	case errors.As(err, &dialled) && dialled.Op == "dial":

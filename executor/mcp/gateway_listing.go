@@ -379,10 +379,16 @@ func (g *Gateway) ask(ctx context.Context, c *call) error {
 		return err
 	}
 	if !g.callable(c.name, c.original) { // the executor says that there is none, in the log too
-		sum := sha256.Sum256([]byte(c.original))
-		c.name = schema.ToolName(c.name[:min(len(c.name), 48)] + "_" + hex.EncodeToString(sum[:4]))
+		c.name = c.name[:min(len(c.name), 48)] + unknownSuffix(c.original)
 	}
 	return nil
+}
+
+// unknownSuffix ends the name in the log of a tool that the server does not have, by
+// which nobody else has a tool either.
+func unknownSuffix(original string) string {
+	sum := sha256.Sum256([]byte(original))
+	return "_" + hex.EncodeToString(sum[:4])
 }
 
 // maxListed bounds a list that has no end.

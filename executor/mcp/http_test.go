@@ -177,3 +177,19 @@ func TestAnMCPServerByHTTPThatGoesAway(t *testing.T) {
 	b.back()
 	b.want("echo", `{}`, `{}`)
 }
+
+// What stands between may have passed the call on before it said so.
+func TestAnMCPServerByHTTPWhoseGatewayFails(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int32{http.StatusGatewayTimeout, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusInternalServerError} {
+		w := newWeb()
+		b := idle(t).startAs(executor.MCPServer{Name: "raw", URL: w.URL})
+		b.want("echo", `{}`, `{}`)
+		w.refuse.Store(status)
+		if _, err := b.call(t.Context(), "echo", `{}`); schema.KindOf(err) != schema.Interrupted {
+			t.Errorf("%d: %v", status, err)
+		}
+		b.all.Close()
+		w.end()
+	}
+}

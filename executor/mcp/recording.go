@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -24,6 +25,7 @@ type recorded struct {
 	whole     func(ctx context.Context, data []byte) ([]byte, error)
 	tools     []jsontext.Value
 	names     map[string]string // in the log, by what the host calls them
+	unknown   []string          // names in the log of tools that there were not
 	calls     atomic.Uint64
 }
 
@@ -50,6 +52,10 @@ func ServeRecording(ctx context.Context, store journal.Store, session string, as
 	}
 	for _, name := range r.Tools() {
 		if slices.ContainsFunc(listing.Content, func(d Definition) bool { return d.Name == name }) {
+			continue
+		}
+		if len(listing.Content) > 0 { // a call of a tool that the server did not have
+			s.unknown = append(s.unknown, name)
 			continue
 		}
 		s.names[name] = name
@@ -96,6 +102,8 @@ func (s *recorded) call(ctx context.Context, p *sdk.CallToolParamsRaw) (sdk.Resu
 	req := executor.Request{Name: p.Name, Args: jsontext.Value(p.Arguments)}
 	if name, known := s.names[p.Name]; known {
 		req.Name = name
+	} else if i := slices.IndexFunc(s.unknown, func(name string) bool { return strings.HasSuffix(name, unknownSuffix(p.Name)) }); i >= 0 {
+		req.Name = s.unknown[i]
 	}
 	if len(req.Args) == 0 {
 		req.Args = jsontext.Value("{}")
