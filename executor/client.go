@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -249,6 +250,18 @@ func (c *Client) ask(ctx context.Context, verb string, req, answer any) error {
 	return nil
 }
 
+// forbidden reports whether the server has said that this client may not ask that, or
+// not hear the answers. It says so to the connection, and not to the request.
+func (c *Client) forbidden(subject string) bool {
+	err := c.conn.LastError()
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return false
+	}
+	c.answers.mu.Lock()
+	defer c.answers.mu.Unlock()
+	return strings.Contains(err.Error(), `"`+subject+`"`) || strings.Contains(err.Error(), `"`+c.answers.prefix)
+}
+
 // inboxes get the answers to the requests of one connection. They share a
 // subscription: one for each request would have the server look for everybody's
 // subscriptions anew after each.
@@ -406,6 +419,9 @@ func (c *Client) request(ctx context.Context, verb string, payload []byte) (*nat
 			}
 			return nil, schema.Errorf(schema.KindOf(ctx.Err()), "no answer in time; what was asked for may go on").
 				With("next", schema.Unavailable.Next("")).Cause(ctx.Err())
+		case c.forbidden(subject):
+			return nil, schema.Errorf(schema.NotAuthenticated, "the credentials of this connection do not allow %s, or its answers", verb).
+				With("next", "use other credentials; with nats/agent.json connect with nats.CustomInboxPrefix(\"_INBOX_AGENT\"), and have somebody else open the sessions").Cause(c.conn.LastError())
 		default:
 			refused = nil
 			continue // no answer yet; the repeat joins the running call

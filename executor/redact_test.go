@@ -96,7 +96,7 @@ func TestRedactionLeavesTheRest(t *testing.T) {
 		"", "x", `{"max_tokens":4096,"token_count":17,"usage":{"total_tokens":9}}`,
 		"commit 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b", "550e8400-e29b-41d4-a716-446655440000",
 		"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
-		"the word password alone", "enter your password: then press return", `fmt.Print("Password: ")`, `prompt("API key: ", x)`,
+		"PWD=/home/me", "OLDPWD=/tmp\nPWD=/", "the word password alone", "enter your password: then press return", `fmt.Print("Password: ")`, `prompt("API key: ", x)`,
 		"github.com/goccy/go-yaml v1.19.2 h1:PmFC1S6h8ljIz6gMRBopkjP1TVT7xuwrButHID66PoM=", "stored key sk-...***", "API_TOKEN=",
 		"token := lexer.Next()", "if password == nil {", "password != ''", "func f(token string, password *string) error", "token: string;",
 		"password: str = None", "f(password=password, secret=self.secret)", "PASSWORD=$DB_PASSWORD", `password: "${PASSWORD}"`, "token=<token>",

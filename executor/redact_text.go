@@ -186,6 +186,9 @@ func (w *redaction) named(s string, p int) {
 	for v < len(s) && (s[v] == ' ' || s[v] == '\t') {
 		v++
 	}
+	if rule == "key:pwd" && v < len(s) && s[v] == '/' {
+		return // the folder that a shell is in
+	}
 	if v+1 < len(s) && s[v] == '[' && isQuote(s[v+1]) {
 		v++
 	}

@@ -51,7 +51,7 @@ func OpenFiles(dir string, create bool) (*Files, error) {
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, schema.Errorf(schema.NotFound, "there is no store at %s", dir).
-			With("next", "name the store with --dir, or make one with: steno run")
+			With("next", "name the store with --dir, or make one with: steno serve")
 	}
 	if err != nil {
 		return nil, schema.Errorf(schema.LogReadFailed, "the store's folder %s cannot be opened: %s", dir, plain(err)).Cause(err)
@@ -128,7 +128,7 @@ func (f *Files) open(create bool) (err error) {
 	}
 	if f.sessions, err = f.root.OpenRoot("sessions"); errors.Is(err, fs.ErrNotExist) {
 		return schema.Errorf(schema.NotFound, "there is no store at %s", f.root.Name()).
-			With("next", "name the store with --dir, or make one with: steno run")
+			With("next", "name the store with --dir, or make one with: steno serve")
 	} else if err != nil {
 		return schema.Errorf(schema.LogReadFailed, "the store cannot be opened: %s", plain(err)).Cause(err)
 	}

@@ -172,7 +172,7 @@ var kinds = []KindInfo{
 	{UnknownTool, "tools", "executor", false, ExitNotFound, 404, "use one of the names in details.known"},
 	{OutsideWorkspace, "tools", "executor", false, ExitDenied, 403, "use a path inside the session's workspace"},
 	{ProtectedPath, "tools", "executor", false, ExitDenied, 403, "use another path; this one is protected"},
-	{NotFound, "tools", "executor", false, ExitNotFound, 404, "look at the name; session.open makes a session, and those that are there are listed by session.list or: steno session ls"},
+	{NotFound, "tools", "executor", false, ExitNotFound, 404, "look at the name; steno session ls, or session.list on NATS, lists those that are there; steno run --session NAME, or session.open, makes one"},
 	{ResourceMissing, "tools", "executor", false, ExitNotFound, 404, "look what is there with the list tool"},
 	{NoMatch, "tools", "executor", false, ExitOther, 422, "read the file again and copy the text exactly"},
 	{NotUnique, "tools", "executor", false, ExitOther, 422, "give more of the surrounding text, or set replace_all"},

@@ -167,7 +167,7 @@ func TestNextNamesOnlySessionsThatCanBe(t *testing.T) {
 			t.Errorf("%q: got %q", s, got)
 		}
 	}
-	if got := schema.NotFound.Next("s1"); got != "look at the name; session.open makes a session, and those that are there are listed by session.list or: steno session ls" {
+	if got := schema.NotFound.Next("s1"); got != "look at the name; steno session ls, or session.list on NATS, lists those that are there; steno run --session NAME, or session.open, makes one" {
 		t.Errorf("got %q", got)
 	}
 }

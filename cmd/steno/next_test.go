@@ -92,7 +92,7 @@ func TestNextStepsHere(t *testing.T) {
 		"run: steno session rm s1 --reason WHY --apply; or steno lease ls": "run: steno session rm --dir '/a b' s1 --reason 'it'\\''s old' --apply; or steno lease ls --dir '/a b'",
 		"answer it: steno approvals allow, or deny":                        "answer it: steno approvals allow --dir '/a b', or deny",
 		"find out with steno verify which is right":                        "find out with steno verify --dir '/a b' which is right",
-		"name the store with --dir, or make one with: steno run":           "name the store with --dir, or make one with: steno run --dir '/a b'",
+		"name the store with --dir, or make one with: steno serve":         "name the store with --dir, or make one with: steno serve --dir '/a b'",
 		"run: steno verify verify":                                         "run: steno verify --dir '/a b' verify",
 		"use a newer steno; run: steno version":                            "use a newer steno; run: steno version",
 		"run: steno demo":                                                  "run: steno demo",

@@ -16,6 +16,7 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 
 	"steno/executor"
+	"steno/schema"
 )
 
 // serving starts a serve on a free port in dir and waits until it serves.
@@ -342,6 +343,24 @@ func TestAnAgentMayNotAnswer(t *testing.T) {
 	}
 	if _, err := opener.Open(ctx, executor.OpenRequest{Session: "s1", Workspace: dir}); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := c.Open(ctx, executor.OpenRequest{Session: "s2"}); !errors.Is(err, schema.NotAuthenticated) {
+		t.Errorf("an agent that opens a session gets %v", err)
+	}
+	text, err := os.ReadFile(file("agent.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := func(key string) string { return pick(t, string(text), key).(string) }
+	unheard, err := nats.Connect(said("/url"), nats.UserInfo(said("/user"), said("/password"))) // it hears no answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unheard.Close()
+	if d, err := executor.NewClient(unheard, ""); err != nil {
+		t.Fatal(err)
+	} else if _, err := d.Call(ctx, "s1", executor.Request{CallID: "deaf", Name: "list"}); !errors.Is(err, schema.NotAuthenticated) {
+		t.Errorf("an agent without its inbox gets %v", err)
 	}
 	if a, err := c.Call(ctx, "s1", executor.Request{CallID: "look", Name: "list"}); err != nil || !strings.Contains(string(a.Data), `"ok":true`) {
 		t.Errorf("a call of an agent: %s, %v", a.Data, err)
