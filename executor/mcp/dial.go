@@ -54,7 +54,7 @@ func (s *server) dial() (*way, error) {
 		}
 		return errors.New("it ended by itself")
 	})
-	return &way{tapped{&sdk.IOTransport{Reader: out, Writer: patientWriter{child.In}}}, end, func() {}}, nil
+	return &way{tapped{&sdk.IOTransport{Reader: out, Writer: patientWriter{child.In, writeWait}}}, end, func() {}}, nil
 }
 
 const (

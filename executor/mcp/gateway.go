@@ -197,7 +197,14 @@ func (g *Gateway) fromHost(ctx context.Context, m jsonrpc.Message) {
 		g.answerOfHost(m.(*jsonrpc.Response))
 		return
 	}
+	g.mu.Lock()
+	c := g.calls[r.ID]
+	inUse := r.IsCall() && c != nil && !c.given
+	g.mu.Unlock()
 	switch {
+	case inUse:
+		g.tell(&jsonrpc.Response{ID: r.ID, Error: errInUse})
+		return
 	case r.Method == "tools/call" && r.IsCall():
 		g.callTool(ctx, r)
 		return
@@ -222,7 +229,7 @@ func (g *Gateway) fromHost(ctx context.Context, m jsonrpc.Message) {
 		if r.IsCall() {
 			err = l.relay(ctx, r)
 		} else {
-			err = l.conn.Write(ctx, r)
+			err = l.write(ctx, r)
 		}
 	}
 	if r.Method != "initialize" { // from then on the server may be asked
@@ -261,7 +268,7 @@ func (g *Gateway) answerOfHost(r *jsonrpc.Response) {
 	if !ok {
 		return
 	}
-	_ = a.by.conn.Write(context.Background(), &jsonrpc.Response{ID: a.id, Result: r.Result, Error: r.Error}) // one that has ended asks no more
+	_ = a.by.write(context.Background(), &jsonrpc.Response{ID: a.id, Result: r.Result, Error: r.Error}) // one that has ended asks no more
 }
 
 // fromServer takes what the server says that is no answer to a request of ours.
@@ -296,7 +303,7 @@ func (g *Gateway) fromServer(l *wire, m jsonrpc.Message) {
 			g.mu.Unlock()
 			// Not from here: a server that does not read must not keep us from reading.
 			g.do(func() {
-				_ = l.conn.Write(context.Background(), &jsonrpc.Response{ID: m.ID, Error: protocolError(schema.Errorf(schema.Backpressure, "the host has not answered %d requests", maxAsks))})
+				_ = l.write(context.Background(), &jsonrpc.Response{ID: m.ID, Error: protocolError(schema.Errorf(schema.Backpressure, "the host has not answered %d requests", maxAsks))})
 			})
 			return
 		}

@@ -106,7 +106,7 @@ func Command(argv []string, stderr io.Writer, log *slog.Logger) func(context.Con
 				}
 			}
 		})
-		conn, err := (&sdk.IOTransport{Reader: out, Writer: patientWriter{toWrite}}).Connect(ctx)
+		conn, err := (&sdk.IOTransport{Reader: out, Writer: patientWriter{toWrite, writeWait}}).Connect(ctx)
 		if err != nil {
 			end()
 			return nil, err

@@ -80,13 +80,18 @@ func waitingGateway(t *testing.T, do func(ctx context.Context, g *Gateway, id st
 	}
 }
 
-func makeCall(t *testing.T, g *Gateway, id int) {
+func rpcID(t *testing.T, id int) jsonrpc.ID {
 	t.Helper()
 	name, err := jsonrpc.MakeID(float64(id))
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.callTool(context.Background(), &jsonrpc.Request{ID: name, Method: "tools/call", Params: []byte(`{"name":"act","arguments":{"a":1}}`)})
+	return name
+}
+
+func makeCall(t *testing.T, g *Gateway, id int) {
+	t.Helper()
+	g.callTool(context.Background(), &jsonrpc.Request{ID: rpcID(t, id), Method: "tools/call", Params: []byte(`{"name":"act","arguments":{"a":1}}`)})
 }
 
 // A host that was let go makes its calls again: each joins one that waits, and none

@@ -1,12 +1,15 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -69,13 +72,35 @@ func (l *wire) read(ctx context.Context) (unanswered []*jsonrpc.Request) {
 		}
 	}
 	l.mu.Lock()
-	l.ended, l.why = true, err
+	l.ended, l.why = true, cmp.Or(l.why, err)
 	for _, r := range l.relayed {
 		unanswered = append(unanswered, r)
 	}
 	l.mu.Unlock()
 	close(l.dead)
 	return unanswered
+}
+
+// write says something to the server. One that does not take it is of no use any more:
+// its connection ends, so that it is started again.
+func (l *wire) write(ctx context.Context, m jsonrpc.Message) error {
+	err := l.conn.Write(ctx, m)
+	if !errors.Is(err, errUnread) {
+		return err
+	}
+	l.mu.Lock()
+	l.why = cmp.Or(l.why, err)
+	l.mu.Unlock()
+	go func() {
+		if !errors.Is(err, os.ErrDeadlineExceeded) { // it may have ended, and its last answers be on their way
+			select {
+			case <-l.dead:
+			case <-time.After(endPause):
+			}
+		}
+		_ = l.conn.Close() // why it is closed counts
+	}()
+	return err
 }
 
 // relay passes a request of the host on.
@@ -85,9 +110,13 @@ func (l *wire) relay(ctx context.Context, r *jsonrpc.Request) error {
 		l.mu.Unlock()
 		return errGone
 	}
+	if l.relayed[r.ID] != nil {
+		l.mu.Unlock()
+		return errInUse
+	}
 	l.relayed[r.ID] = r
 	l.mu.Unlock()
-	err := l.conn.Write(ctx, r)
+	err := l.write(ctx, r)
 	if err == nil {
 		return nil
 	}
@@ -131,7 +160,7 @@ func (l *wire) request(ctx context.Context, method string, params json.RawMessag
 		delete(l.waiting, name)
 		l.mu.Unlock()
 	}()
-	if err := l.conn.Write(ctx, &jsonrpc.Request{ID: id, Method: method, Params: params}); err != nil {
+	if err := l.write(ctx, &jsonrpc.Request{ID: id, Method: method, Params: params}); err != nil {
 		return nil, true, errors.Join(errGone, err)
 	}
 	select {
@@ -157,8 +186,8 @@ func (l *wire) request(ctx context.Context, method string, params json.RawMessag
 
 // notify tells the server something that has no answer.
 func (l *wire) notify(method string, params object) {
-	// A server that does not read any more is noticed where an answer is missed.
-	_ = l.conn.Write(context.Background(), &jsonrpc.Request{Method: method, Params: params.text()})
+	// Of a server that does not take it the connection ends.
+	_ = l.write(context.Background(), &jsonrpc.Request{Method: method, Params: params.text()})
 }
 
 // protocolError is an error as the protocol has it.
@@ -169,5 +198,8 @@ func protocolError(err error) *rpcError {
 	const internal = -32603
 	return &rpcError{Code: internal, Message: schema.AsError(err).Message}
 }
+
+// errInUse refuses a request: what is said of its id would mean another one too.
+var errInUse = &rpcError{Code: invalidRequest, Message: "the id is that of a request that has no answer yet; give each request its own"}
 
 type rpcError = jsonrpc.Error

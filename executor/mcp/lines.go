@@ -117,16 +117,23 @@ func idOf(beginning []byte) jsontext.Value {
 // writeWait is how long a program may leave what it is sent unread.
 const writeWait = 20 * time.Second
 
+// errUnread says that a program does not take what it is sent. The half of a message
+// may be on its way to it, so that nothing can be said behind it.
+var errUnread = errors.New("it does not read")
+
 // A patientWriter gives up on a program that does not read.
-type patientWriter struct{ to *os.File }
+type patientWriter struct {
+	to   *os.File
+	wait time.Duration
+}
 
 func (w patientWriter) Write(p []byte) (int, error) {
-	if err := w.to.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
+	if err := w.to.SetWriteDeadline(time.Now().Add(w.wait)); err != nil {
 		return 0, err
 	}
 	n, err := w.to.Write(p)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("it reads nothing for %d s", int(writeWait.Seconds()))
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errUnread, err)
 	}
 	return n, err
 }
