@@ -198,7 +198,7 @@ func TestT25AnMCPServerAsksAPerson(t *testing.T) {
 	n := p.node([]executor.Tool{mcpTool(t, executor.MCPServer{Argv: []string{self, "contract-mcp", dir}, Dir: dir}, "asks")})
 	n.open("s1")
 	q, result := n.asked("s1", "c1", "asks", `{"n":1}`)
-	if q.Reason != "the tool asks: Delete all?" {
+	if q.Reason != "the tool asks: Delete all? [sure: yes] [why: left empty]" {
 		t.Errorf("asked is %q", q.Reason)
 	}
 	n.mustAnswer(q, "allow")

@@ -37,8 +37,8 @@ func (s *server) call(ctx context.Context, original string, call *executor.Invoc
 	s.speech.Store(token, call)
 	defer s.speech.Delete(token)
 	params := &sdk.CallToolParams{Meta: s.meta(call, token), Name: original, Arguments: stdjson.RawMessage(call.Args)}
-	if q, there := s.asked.LoadAndDelete(callOf(call)); there && call.Attempt > 1 { // a person has said yes
-		params.InputResponses, params.RequestState = q.(*question).yes, q.(*question).state
+	if q := s.asked.take(callOf(call)); q != nil && call.Attempt > 1 { // a person has said yes
+		params.InputResponses, params.RequestState = q.yes, q.state
 	}
 	res, err := l.session.CallTool(on, params)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -42,8 +43,48 @@ type question struct {
 // callOf names the call of an attempt.
 func callOf(call *executor.Invocation) string { return call.Session + " " + call.CallID }
 
-// maxAsked bounds the questions of a server that wait.
-const maxAsked = 10_000
+// questions are those of a server, by [callOf]. Of one whose call a person has denied, or
+// nobody has answered, nothing is heard here: the oldest are forgotten, and a server whose
+// question is asks again.
+type questions struct {
+	mu    sync.Mutex
+	of    map[string]*question
+	order []string // oldest first
+}
+
+// maxAsked bounds the questions of a server that are kept, maxShown the bytes of one: of
+// a longer one the executor leaves out the middle, and nobody says yes to what is not shown.
+const (
+	maxAsked = 1000
+	maxShown = 1000
+)
+
+func (a *questions) keep(call string, q *question) {
+	a.take(call)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.order) == maxAsked {
+		delete(a.of, a.order[0])
+		a.order = slices.Delete(a.order, 0, 1)
+	}
+	if a.of == nil {
+		a.of = map[string]*question{}
+	}
+	a.of[call], a.order = q, append(a.order, call)
+}
+
+// take gives the question of a call and forgets it; nil if there is none.
+func (a *questions) take(call string) *question {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	q := a.of[call]
+	if q != nil {
+		delete(a.of, call)
+		i := slices.Index(a.order, call)
+		a.order = slices.Delete(a.order, i, i+1)
+	}
+	return q
+}
 
 // ask is the error of a call whose server asks.
 func (s *server) ask(call *executor.Invocation, a *answer) error {
@@ -55,39 +96,55 @@ func (s *server) ask(call *executor.Invocation, a *answer) error {
 	var texts []string
 	for _, id := range slices.Sorted(maps.Keys(a.Requests)) {
 		r := a.Requests[id]
-		content, is := r.yes()
+		content, fields, is := r.yes()
 		if !is {
 			return schema.Errorf(schema.ToolFailed, "the tool asks for more than a yes before it goes on, and nobody is asked for that here").
 				With("server", s.cfg.Name).With("asks", s.clean(r.Params.Message)).With("next", "give it what it needs as arguments, or use a tool that does not ask")
 		}
 		q.yes[id] = &sdk.ElicitResult{Action: "accept", Content: content}
-		texts = append(texts, strings.TrimSpace(s.clean(r.Params.Message)+" "+s.clean(r.Params.URL)))
+		texts = append(texts, strings.TrimSpace(strings.TrimSpace(r.Params.Message+" "+r.Params.URL)+fields))
 	}
-	n := 0
-	s.asked.Range(func(any, any) bool { n++; return n < maxAsked })
-	if n < maxAsked { // else the server asks again
-		s.asked.Store(callOf(call), q)
+	text := s.redacted(strings.Join(texts, "; "))
+	if len(text) > maxShown {
+		return schema.Errorf(schema.ToolFailed, "the tool asks more than can be shown to a person (%d bytes, at most %d)", len(text), maxShown).
+			With("server", s.cfg.Name).With("asks", short(text)).With("next", "give it what it needs as arguments, or use a tool that does not ask")
 	}
-	return &executor.Question{Text: strings.Join(texts, "; ")}
+	s.asked.keep(callOf(call), q)
+	return &executor.Question{Text: text}
 }
 
-// yes is the content of an answer that says yes to all that must be said.
-func (r *inputRequest) yes() (map[string]any, bool) {
+// yes is the content of an answer that says yes to all that must be said, and what a
+// person is shown of the fields.
+func (r *inputRequest) yes() (content map[string]any, shown string, is bool) {
 	if r.Method != "elicitation/create" {
-		return nil, false
+		return nil, "", false
 	}
 	if r.Params.Mode == "url" {
-		return nil, true
+		return nil, "", true
 	}
-	content := map[string]any{}
+	content = map[string]any{}
 	for _, name := range r.Params.Schema.Required {
-		var field struct {
-			Type string `json:"type"`
-		}
-		if schema.Unmarshal(r.Params.Schema.Properties[name], &field) != nil || field.Type != "boolean" {
-			return nil, false
-		}
 		content[name] = true
 	}
-	return content, true
+	for _, name := range slices.Sorted(maps.Keys(r.Params.Schema.Properties)) {
+		var field struct {
+			Type        jsontext.Value `json:"type"`
+			Title       string         `json:"title"`
+			Description string         `json:"description"`
+		}
+		says := "left empty"
+		if content[name] != nil {
+			says = "yes"
+		}
+		if schema.Unmarshal(r.Params.Schema.Properties[name], &field) != nil || content[name] != nil && string(field.Type) != `"boolean"` {
+			return nil, "", false
+		}
+		shown += " [" + strings.Join(slices.DeleteFunc([]string{name, field.Title, field.Description}, func(s string) bool { return s == "" }), ", ") + ": " + says + "]"
+	}
+	for name := range content {
+		if _, there := r.Params.Schema.Properties[name]; !there {
+			return nil, "", false
+		}
+	}
+	return content, shown, true
 }

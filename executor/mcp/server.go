@@ -43,7 +43,7 @@ type server struct {
 	once    sync.Once
 	speech  sync.Map // calls by their progress token
 	tokens  atomic.Uint64
-	asked   sync.Map // what a person was asked for a call, by [callOf]
+	asked   questions
 
 	mu      sync.Mutex
 	link    *link             // nil while it is away
@@ -259,11 +259,15 @@ const maxSaid = 500
 // clean is what a server says, as it may stand in a message: half a secret would not
 // be found, so it is cut afterwards.
 func (s *server) clean(text string) string {
+	return short(s.redacted(text))
+}
+
+func (s *server) redacted(text string) string {
 	if s.all.opts.Redact != nil {
 		text, _ = schema.ValidUTF8(text)
 		text, _ = s.all.opts.Redact.Text(text, "", nil)
 	}
-	return short(text)
+	return text
 }
 
 // short is a part of what a server says.
