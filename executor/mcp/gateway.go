@@ -89,7 +89,10 @@ type Gateway struct {
 	recorded string           // the sum of what the session has of it
 	names    map[string]named // of tools that can be called, by their names in the log
 
-	pages []Definition // of a list that is being read; guarded by listing
+	// Of a list that is being read; guarded by listing.
+	pages   []Definition
+	next    string // the cursor of the page behind them
+	inOrder bool   // they are all there is before it
 }
 
 // named is a tool of the server. What the record says of it has been appended to

@@ -119,26 +119,36 @@ func (g *Gateway) listed(r *jsonrpc.Request, m *jsonrpc.Response) {
 		return
 	}
 	var tools []jsontext.Value
-	more := false
+	next := ""
 	for _, f := range members {
 		switch f.key {
 		case "tools":
 			err = json.Unmarshal(f.value, &tools)
 		case "nextCursor":
-			more = f.value.Kind() == '"'
+			if f.value.Kind() == '"' {
+				err = json.Unmarshal(f.value, &next)
+			}
 		}
 	}
 	if err != nil {
 		g.tell(m)
 		return
 	}
-	if asked.Cursor == "" {
+	if g.inOrder = asked.Cursor == "" || g.inOrder && asked.Cursor == g.next; asked.Cursor == "" {
 		g.pages = nil
 	}
 	page := g.definitions(tools)
-	g.pages = append(g.pages, page...)
+	g.pages, g.next = append(g.pages, page...), next
+	if endless(g.pages) {
+		g.pages, g.inOrder = nil, false
+		g.tell(&jsonrpc.Response{ID: m.ID, Error: protocolError(schema.Errorf(schema.ToolFailed, "the server's list of tools is longer than any that has an end"))})
+		return
+	}
+	if next == "" && g.inOrder {
+		g.prune(g.pages)
+	}
 	g.learn(page, true)
-	if !more {
+	if next == "" {
 		if err := g.record(g.pages); err != nil {
 			g.tell(&jsonrpc.Response{ID: m.ID, Error: protocolError(err)})
 			return
@@ -370,10 +380,11 @@ func (g *Gateway) ask(ctx context.Context, c *call) error {
 			return schema.Errorf(schema.ToolFailed, "the server's list of tools cannot be read").Cause(err)
 		}
 		all = append(all, g.definitions(page.Tools)...)
-		if cursor = page.Next; cursor == "" || len(all) > maxListed {
+		if cursor = page.Next; cursor == "" || endless(all) {
 			break
 		}
 	}
+	g.prune(all)
 	g.learn(all, true)
 	if err := g.record(all); err != nil {
 		return err
@@ -393,3 +404,30 @@ func unknownSuffix(original string) string {
 
 // maxListed bounds a list that has no end.
 const maxListed = 10_000
+
+// endless reports whether a list is longer than any that is read.
+func endless(list []Definition) bool {
+	n := 0
+	for _, d := range list {
+		n += len(d.Tool)
+	}
+	return len(list) > maxListed || n > maxMessage
+}
+
+// prune takes the tools away that a whole list of the server has no more.
+func (g *Gateway) prune(list []Definition) {
+	has := map[string]string{}
+	for _, d := range list {
+		if _, there := has[d.Name]; !there { // the second cannot be called
+			has[d.Name] = d.original()
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for name, is := range g.names {
+		if has[name] != is.original {
+			delete(g.names, name)
+			g.cfg.Tools.Remove(name)
+		}
+	}
+}
