@@ -93,11 +93,24 @@ const (
 	errResource = 10023
 )
 
+// vanishes is how long a server may take to be done with a stream that is gone from
+// its list.
+const vanishes = time.Second
+
 // ensure makes what is missing of the streams and the consumer, and says whether
 // a stream is another one than before.
 func (q *queueDoor) ensure(ctx context.Context) (queue jetstream.Stream, anew bool, err error) {
 	for _, name := range []string{StreamQueue, StreamDead} {
 		s, err := q.js.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) && !q.since[name].IsZero() {
+			// It has vanished, and the server may not be done with that: one that is made
+			// too soon gets messages and never says so.
+			select {
+			case <-time.After(vanishes):
+			case <-ctx.Done():
+			}
+			s, err = q.js.Stream(ctx, name)
+		}
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			s, err = q.create(ctx, name)
 		}
