@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -80,6 +81,12 @@ func openQueue(ctx context.Context, x *Executor) (*queueDoor, error) {
 			StreamDead: {Name: StreamDead, Description: "calls that can never work, and parked ones", Subjects: []string{x.cfg.Prefix + ".v1.dead.>"}, Metadata: meta,
 				Storage: jetstream.FileStorage, Discard: jetstream.DiscardNew, MaxBytes: deadBytes},
 		}}
+	// One that is parked must stay whole, with the reason beside it.
+	if most := x.cfg.Conn.MaxPayload() - headRoom; most > 0 {
+		cfg := q.made[StreamQueue]
+		cfg.MaxMsgSize = int32(min(most, math.MaxInt32))
+		q.made[StreamQueue] = cfg
+	}
 	q.shares.room = max(queueWorkers/4, min(x.cfg.SessionCalls, queueWorkers*3/4))
 	_, _, err = q.ensure(ctx)
 	return q, err
@@ -229,14 +236,25 @@ type tries struct {
 // maxTried bounds the deliveries that are counted.
 const maxTried = 1 << 16
 
-func (t *tries) add(seq uint64) int {
+// add counts a try, and says whether this executor has had the delivery before.
+func (t *tries) add(seq uint64) (n int, before bool) {
+	before = t.see(seq)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.of[seq]++
+	return t.of[seq], before
+}
+
+// see remembers a delivery that was not tried, however often it comes.
+func (t *tries) see(seq uint64) (before bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, before := t.of[seq]
 	if t.of == nil || len(t.of) >= maxTried { // most of it was finished elsewhere
 		t.of = map[uint64]int{}
 	}
-	t.of[seq]++
-	return t.of[seq]
+	t.of[seq] = n
+	return before
 }
 
 func (t *tries) forget(seq uint64) {

@@ -16,9 +16,9 @@ func (q *queueDoor) deliver(d *delivery) {
 		what = back
 	}
 	if what == again {
-		n := q.tries.add(d.seq)
+		n, before := q.tries.add(d.seq)
 		pause = q.pause(n)
-		if n >= maxTries || d.delivered >= maxDeliveries {
+		if n >= maxTries || !before && d.delivered >= maxDeliveries {
 			what = park
 		}
 	}
@@ -33,12 +33,16 @@ func (q *queueDoor) deliver(d *delivery) {
 		}
 		if err := q.bury(l); err != nil {
 			q.x.log.Error("a dead letter could not be kept; it is delivered again", "session", d.session, "err", err)
-			q.delay(d, q.pause(q.tries.add(d.seq)))
+			n, _ := q.tries.add(d.seq)
+			q.delay(d, q.pause(n))
 			return
 		}
 		q.tries.forget(d.seq)
 		q.finish(d, "+TERM "+string(schema.KindOf(err)))
-	case again, later:
+	case later:
+		q.tries.see(d.seq)
+		q.delay(d, pause)
+	case again:
 		q.delay(d, pause)
 	case back:
 		q.tell(d, "-NAK")

@@ -248,10 +248,24 @@ func TestWhatIsTooLargeForTheQueueIsRefused(t *testing.T) {
 	if m := p.executors(p.js()); m.Delivered.Consumer != 0 {
 		t.Errorf("%d were queued", m.Delivered.Consumer)
 	}
-	// It fits into a message, and not with what says that it is passed on.
+	// It fits into a message, and not with what says that it is passed on, or parked. The
+	// queue takes it where its operator has it so.
 	js := p.js()
 	body := `{"call_id":"c2","name":"count","args":`
-	if _, err := js.Publish(within(t), "steno.v1.queue.s1", []byte(body+args(1<<20-len(body)-1-16)+"}")); err != nil {
+	large := []byte(body + args(1<<20-len(body)-1-16) + "}")
+	if _, err := js.Publish(within(t), "steno.v1.queue.s1", large); err == nil {
+		t.Error("what could not be parked whole is queued")
+	}
+	s, err := js.Stream(within(t), executor.StreamQueue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	cfg.MaxMsgSize = -1
+	if _, err := js.UpdateStream(within(t), cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(within(t), "steno.v1.queue.s1", large); err != nil {
 		t.Fatal(err)
 	}
 	n.emptied()

@@ -110,9 +110,11 @@ func servers(entries map[string]mcpEntry, dir string) ([]MCPServer, error) {
 			return nil, schema.Errorf(schema.InvalidConfig, "the MCP server %s: %s", quoted(name), err).With("server", shorten(name, maxShown))
 		}
 		prefix := schema.ToolName(name)
-		if other, taken := prefixes[prefix]; taken {
-			return nil, schema.Errorf(schema.InvalidConfig, "the MCP servers %s and %s would both name their tools %s_…", quoted(other), quoted(name), prefix).
-				With("next", "give one of them another name")
+		for other, of := range prefixes { // a tool b_c of a would be called as c of a_b
+			if strings.HasPrefix(prefix+"_", other+"_") || strings.HasPrefix(other+"_", prefix+"_") {
+				return nil, schema.Errorf(schema.InvalidConfig, "the MCP servers %s and %s could both have a tool %s_…", quoted(of), quoted(name), max(prefix, other)).
+					With("next", "give one of them another name")
+			}
 		}
 		prefixes[prefix] = name
 		list = append(list, s)

@@ -123,6 +123,8 @@ func TestMCPServersThatCannotBeUsed(t *testing.T) {
 		{server("command: sh, tools: {t: {phases: [thinking]}}"), "phase", 0},
 		{server("command: sh, tools: {t: {timeout: 2h}}"), "timeout", 0},
 		{"version: 1\nmcpServers:\n  a.b: {command: sh}\n  a_b: {command: sh}\n", `"a.b" and "a_b"`, 0},
+		{"version: 1\nmcpServers:\n  a: {command: sh}\n  ab: {command: sh}\n  a_b: {command: sh}\n", `"a" and "a_b"`, 0},
+		{"version: 1\nmcpServers:\n  mcp_x: {command: sh}\n", `and "mcp_x" could both`, 0},
 		{"version: 1\nmcpServers:\n  " + strings.Repeat("a", 41) + ": {command: sh}\n", "1 to 40", 0},
 	} {
 		_, err := loaded(t, c.text)
