@@ -169,7 +169,7 @@ const (
 
 var kinds = []KindInfo{
 	{InvalidArgs, "tools", "executor", false, ExitUsage, 400, nextFix},
-	{UnknownTool, "tools", "executor", false, ExitNotFound, 404, "use one of the names in details.known"},
+	{UnknownTool, "tools", "executor", false, ExitNotFound, 404, "use one of the names in details.known; this answer is recorded, so where the tool has come since (--tools, a worker) call it under a new call id"},
 	{OutsideWorkspace, "tools", "executor", false, ExitDenied, 403, "use a path inside the session's workspace"},
 	{ProtectedPath, "tools", "executor", false, ExitDenied, 403, "use another path; this one is protected"},
 	{NotFound, "tools", "executor", false, ExitNotFound, 404, "look at the name; steno session ls, or session.list on NATS, lists those that are there; steno run --session NAME, or session.open, makes one"},
