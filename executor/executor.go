@@ -263,12 +263,16 @@ func (x *Executor) Start(ctx context.Context) error {
 		}
 	}
 	// The doors are open once the server has seen the subscriptions.
-	if err := x.cfg.Conn.FlushTimeout(5 * time.Second); err != nil {
+	if err := x.cfg.Conn.FlushTimeout(flushWait); err != nil {
 		return unavailable("the broker does not answer", err)
 	}
 	_ = x.Ready()
 	return nil
 }
+
+// flushWait is how long the server may take to see what it was sent, also where the
+// machine has much else to do.
+const flushWait = 10 * time.Second
 
 // stopWait is how long a tool has to stop once it is told to.
 const stopWait = 5 * time.Second
@@ -340,7 +344,7 @@ func (x *Executor) flush() error {
 	if x.cfg.Conn.IsReconnecting() {
 		return nats.ErrDisconnected
 	}
-	return x.cfg.Conn.FlushTimeout(2 * time.Second)
+	return x.cfg.Conn.FlushTimeout(flushWait)
 }
 
 // maxRequests bounds the requests in this process that are no calls: those that

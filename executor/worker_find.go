@@ -23,7 +23,7 @@ const (
 	roundEvery = 5 * time.Second        // more or less, so that executors do not ask together
 	roundPause = 500 * time.Millisecond // between rounds that calls of unknown tools ask for
 	roundFirst = time.Second            // how long the first answer of a round may take
-	roundQuiet = 150 * time.Millisecond // and each further one
+	roundQuiet = 500 * time.Millisecond // and each further one, where nobody owes one
 	roundLong  = 2 * time.Second        // all of them
 	maxMissed  = 3                      // rounds without an answer of a worker that the server knows
 	maxAsked   = 512                    // services that are heard in a round
@@ -209,7 +209,8 @@ func (w *workers) ask(ctx context.Context) (heard map[workerID]bool, offers []si
 	}
 	heard = map[workerID]bool{}
 	end := time.Now().Add(roundLong)
-	for patience := roundFirst; time.Now().Before(end); patience = roundQuiet {
+	owed := 0 // answers to what was asked of one
+	for patience := roundFirst; time.Now().Before(end); {
 		m, err := in.next(ctx, patience)
 		if errors.Is(err, nats.ErrNoResponders) && len(heard) > 0 {
 			continue // one that was there a moment ago
@@ -225,12 +226,19 @@ func (w *workers) ask(ctx context.Context) (heard map[workerID]bool, offers []si
 			if len(offers) < maxOffers && !heard[id] {
 				offers = append(offers, w.read(id, info)...)
 			}
+			if known && !heard[id] {
+				owed--
+			}
 			heard[id] = true
 		case !known:
 			heard[id] = false
 			if err := conn.PublishRequest(id.subject(), in.subject, nil); err != nil {
 				return nil, nil, err
 			}
+			owed++
+		}
+		if patience = roundQuiet; owed > 0 {
+			patience = roundFirst
 		}
 	}
 	return heard, offers, nil
