@@ -170,6 +170,7 @@ func TestWhatIsNotWholeIsNotQueuedAgain(t *testing.T) {
 	n := p.queueNode([]executor.Tool{count.tool("count", false)}, time.Minute)
 	n.open("s2")
 	js := p.js()
+	p.anySize(js)
 	long := `{"call_id":"long","name":"count","args":{"a":"` + strings.Repeat("a", 1<<20-100) + `"}}`
 	for _, m := range []struct{ session, body string }{{"s1", long}, {"s1", `{"call_id":"c1","name":"count","args":{"a":1}}`},
 		{"s2", `{"call_id":"hidden","name":"","args":{"password":"correct horse battery"}}`}, {"_odd", `{"call_id":"c2","name":"count"}`}} {

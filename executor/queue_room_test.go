@@ -256,15 +256,7 @@ func TestWhatIsTooLargeForTheQueueIsRefused(t *testing.T) {
 	if _, err := js.Publish(within(t), "steno.v1.queue.s1", large); err == nil {
 		t.Error("what could not be parked whole is queued")
 	}
-	s, err := js.Stream(within(t), executor.StreamQueue)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := s.CachedInfo().Config
-	cfg.MaxMsgSize = -1
-	if _, err := js.UpdateStream(within(t), cfg); err != nil {
-		t.Fatal(err)
-	}
+	p.anySize(js)
 	if _, err := js.Publish(within(t), "steno.v1.queue.s1", large); err != nil {
 		t.Fatal(err)
 	}
@@ -277,6 +269,20 @@ func TestWhatIsTooLargeForTheQueueIsRefused(t *testing.T) {
 	wantKindOfResult(t, p.result("s1", "c3"), "")
 	if count.of("c1")+count.of("c2") != 0 || count.of("c3") != 1 {
 		t.Error("something too large has run")
+	}
+}
+
+// anySize makes the queue one whose operator takes messages of any size.
+func (p *place) anySize(js jetstream.JetStream) {
+	p.t.Helper()
+	s, err := js.Stream(within(p.t), executor.StreamQueue)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	cfg := s.CachedInfo().Config
+	cfg.MaxMsgSize = -1
+	if _, err := js.UpdateStream(within(p.t), cfg); err != nil {
+		p.t.Fatal(err)
 	}
 }
 

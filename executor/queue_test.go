@@ -179,6 +179,7 @@ func TestWhatCanNeverWorkEndsAsADeadLetter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.anySize(js)
 	long := `{"call_id":"long","name":"echo","context":"` + strings.Repeat("a", 1<<20-len(`{"call_id":"long","name":"echo","context":""}`)) + `"}`
 	cases := []struct {
 		session, body string
