@@ -60,9 +60,10 @@ func TestPackagesImportOnlyWhatThePictureShows(t *testing.T) {
 		"steno/journal":             {"steno/lease", "steno/schema"},
 		"steno/journal/journaltest": {"steno/journal", "steno/lease", "steno/replay", "steno/schema"},
 		"steno/replay":              {"steno/schema"},
-		"steno/executor":            {"steno/journal", "steno/lease", "steno/replay", "steno/schema"},
-		"steno/executor/mcp":        {"steno/executor", "steno/journal", "steno/replay", "steno/schema"},
-		"steno/cmd/steno":           {"steno/executor", "steno/executor/mcp", "steno/journal", "steno/lease", "steno/replay", "steno/schema"},
+		"steno/executor/redact":     {"steno/schema"},
+		"steno/executor":            {"steno/executor/redact", "steno/journal", "steno/lease", "steno/replay", "steno/schema"},
+		"steno/executor/mcp":        {"steno/executor", "steno/executor/redact", "steno/journal", "steno/replay", "steno/schema"},
+		"steno/cmd/steno":           {"steno/executor", "steno/executor/mcp", "steno/executor/redact", "steno/journal", "steno/lease", "steno/replay", "steno/schema"},
 	}
 	for _, p := range packages(t) {
 		may, known := picture[p.ImportPath]

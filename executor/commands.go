@@ -13,6 +13,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"steno/executor/redact"
 	"steno/schema"
 )
 
@@ -43,12 +44,12 @@ type credential struct {
 // Builtin is [Builtin] with a bash that runs its commands in this way.
 func (c Commands) Builtin() []Tool { return append(fileTools(), bashTool(c)) }
 
-// Secrets are the values of Env, for [Redaction]; as of other variables those
+// Secrets are the values of Env, for [redact.Rules]; as of other variables those
 // that could be words are left out.
-func (c Commands) Secrets() (list []Secret) {
+func (c Commands) Secrets() (list []redact.Secret) {
 	for _, name := range c.Env {
-		if v := os.Getenv(name); secretValue(v) {
-			list = append(list, Secret{name, v})
+		if v := os.Getenv(name); redact.LooksSecret(v) {
+			list = append(list, redact.Secret{Name: name, Value: v})
 		}
 	}
 	return list

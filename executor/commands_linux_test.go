@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"steno/executor"
+	"steno/executor/redact"
 	"steno/journal/journaltest"
 	"steno/schema"
 
@@ -246,7 +247,7 @@ func TestWhatAToolGetsIsASecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := executor.NewRedactor([]byte("key"), executor.Redaction{Values: commands.Secrets()})
+	r, err := redact.New([]byte("key"), redact.Rules{Values: commands.Secrets()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
 
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/schema"
 )
@@ -85,7 +86,7 @@ func (q *queueDoor) record(l *letter) {
 	text, _ = schema.Truncate(text, maxDeadMessage)
 	o.Text("reason", string(schema.KindOf(l.why))).Uint("deliveries", l.deliveries).Text("message", text)
 	if len(marks) > 0 {
-		o.Raw("redacted", appendMarks(nil, marks))
+		o.Raw("redacted", redact.AppendMarks(nil, marks))
 	}
 	if err := q.note(l.session, q.id("", l.seq, l.queued), schema.TypeDeadLetter, o.Bytes()); err != nil && schema.ValidSession(l.session) && !errors.Is(err, schema.NotFound) {
 		q.x.log.Warn("a dead letter is not in the log of its session", "session", l.session, "kind", schema.KindOf(err), "err", err)
@@ -129,7 +130,7 @@ func (q *queueDoor) bury(l *letter) error {
 	if l.parked {
 		subject += parkedToken
 	} else {
-		var marks []Mark
+		var marks []redact.Mark
 		if data, marks = q.x.redact.JSON(data, "", nil); len(marks) > 0 {
 			header.Set(headerRedacted, "true")
 		}

@@ -60,6 +60,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/schema"
 )
@@ -92,7 +93,7 @@ type Config struct {
 	Repeat RepeatGuard
 	// Redact takes secrets out of all that is recorded or logged; nil has the
 	// built-in rules. Its secret is that of Store.
-	Redact *Redactor
+	Redact *redact.Redactor
 	// Reach connects to a holder of sessions of the store that is not on the server
 	// of Conn; nil if it cannot be reached. The connection is closed after a request.
 	// Without it such a holder is there and not reached.
@@ -119,7 +120,7 @@ type Config struct {
 type Executor struct {
 	cfg    Config
 	log    *slog.Logger
-	redact *Redactor
+	redact *redact.Redactor
 	ctx    context.Context // ends the tools
 	cancel context.CancelFunc
 	// stopping ends when a drain begins: what only waits, for a slot or for
@@ -208,7 +209,7 @@ func New(cfg Config) (*Executor, error) {
 		if err != nil {
 			return nil, err
 		}
-		if cfg.Redact, err = NewRedactor(secret, Redaction{}); err != nil {
+		if cfg.Redact, err = redact.New(secret, redact.Rules{}); err != nil {
 			return nil, err
 		}
 	}

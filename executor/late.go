@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/replay"
 	"steno/schema"
@@ -233,7 +234,7 @@ func (x *Executor) cleaned(data jsontext.Value) jsontext.Value {
 	d := jsontext.NewDecoder(bytes.NewReader(data))
 	_, err := d.ReadToken()
 	var o schema.Object
-	var marks []Mark
+	var marks []redact.Mark
 	var before jsontext.Value // those of who sends it
 	for err == nil && d.PeekKind() == '"' {
 		var name jsontext.Token
@@ -258,7 +259,7 @@ func (x *Executor) cleaned(data jsontext.Value) jsontext.Value {
 	if err != nil || len(marks) == 0 { // it was read before, so it can be
 		return data
 	}
-	all := appendMarks(nil, marks)
+	all := redact.AppendMarks(nil, marks)
 	if len(before) > 2 {
 		all = append(append(before[:len(before)-1:len(before)-1], ','), all[1:]...)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"steno/executor/redact"
 	"steno/schema"
 )
 
@@ -85,7 +86,7 @@ func (sp *speech) tell(call *Invocation, text string) {
 	r := call.of.x.redact
 	before, _ := r.Text(sp.key, "", nil)
 	text = sp.key + text
-	sp.key = openKey(text)
+	sp.key = redact.OpenKey(text)
 	text, _ = r.Text(text, "", nil) // without a mark: it is in no record
 	n := 0
 	for n < min(len(before), len(text)) && before[n] == text[n] {
@@ -95,21 +96,6 @@ func (sp *speech) tell(call *Invocation, text string) {
 		text, _ = schema.Truncate(text, maxProgress)
 		call.of.progress(call, text, replaced)
 	}
-}
-
-// openKey is the beginning of a private key that does not end in a text, "" if
-// there is none.
-func openKey(text string) string {
-	const begins = "-----BEGIN "
-	at := strings.LastIndex(text, begins)
-	if at < 0 {
-		return ""
-	}
-	if from, to := findPEM(nil, text, at, at+len(begins)); to > from && to == len(text) && !strings.HasSuffix(text, "-----") {
-		header, _, _ := strings.Cut(text[at:], "\n")
-		return header[:min(len(header), 128)] + "\n"
-	}
-	return ""
 }
 
 // A told counts what the tools of a session have said of their progress.

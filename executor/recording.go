@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/replay"
 	"steno/schema"
@@ -27,7 +28,7 @@ import (
 type Recording struct {
 	session string
 	store   journal.Store
-	redact  *Redactor
+	redact  *redact.Redactor
 	state   *replay.State
 	tools   []Tool            // that it has calls of, by name
 	calls   []*recordedCall   // in the order of their seq
@@ -68,7 +69,7 @@ func (x *recordedEvent) is(e journal.Entry) bool {
 // arguments. A log does not say what a model was told of tools: of those that it
 // has calls of, session.tools tells what tools says, and of others their names. The
 // results are kept in memory. Damage is an error.
-func OpenRecording(ctx context.Context, store journal.Store, session string, asOf uint64, redact *Redactor, tools ...Tool) (*Recording, error) {
+func OpenRecording(ctx context.Context, store journal.Store, session string, asOf uint64, redact *redact.Redactor, tools ...Tool) (*Recording, error) {
 	r := &Recording{session: session, store: store, redact: redact, state: replay.New(), named: map[string]*recordedCall{}, noted: map[string]int{}}
 	args, results := map[string]jsontext.Value{}, map[string]jsontext.Value{}
 	scan := journal.NewScan(store, session, journal.ScanOptions{Strict: true, State: r.state})

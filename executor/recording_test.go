@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"steno/executor"
+	"steno/executor/redact"
 	"steno/journal/journaltest"
 	"steno/replay"
 	"steno/schema"
@@ -186,7 +187,7 @@ func served(t *testing.T, p *place, tools ...executor.Tool) (*executor.Recording
 	if err != nil {
 		t.Fatal(err)
 	}
-	redact, err := executor.NewRedactor(secret, executor.Redaction{})
+	redact, err := redact.New(secret, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +366,7 @@ func TestS10CallsSideBySideMayComeInAnyOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	redact, err := executor.NewRedactor(secret, executor.Redaction{})
+	redact, err := redact.New(secret, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}

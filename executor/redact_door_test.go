@@ -21,18 +21,30 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"steno/executor"
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/journal/journaltest"
 	"steno/replay"
 	"steno/schema"
 )
 
+// None of these is a real secret.
+const (
+	madeKey   = "sk-test-A1b2C3d4A1b2C3d4A1b2C3d4A1b2C3d4"
+	madeValue = "c0rrect/horse \"battery\""
+)
+
+var operatorRules = redact.Rules{
+	Keys:   []string{"badge_number"},
+	Values: []redact.Secret{{Name: "DB", Value: madeValue}, {Name: "PIN", Value: "90210443"}},
+}
+
 // redacted is a change of a node's settings: its rules.
-func (p *place) redacted(more executor.Redaction) func(*executor.Config) {
+func (p *place) redacted(more redact.Rules) func(*executor.Config) {
 	return func(cfg *executor.Config) {
 		secret, err := cfg.Store.Secret()
 		if err == nil {
-			cfg.Redact, err = executor.NewRedactor(secret, more)
+			cfg.Redact, err = redact.New(secret, more)
 		}
 		if err != nil {
 			p.t.Fatal(err)
@@ -144,12 +156,12 @@ func TestRedactionCases(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		more := executor.Redaction{Keys: rules.Keys}
+		more := redact.Rules{Keys: rules.Keys}
 		for _, m := range rules.Patterns {
-			more.Patterns = append(more.Patterns, executor.Pattern{Match: m})
+			more.Patterns = append(more.Patterns, redact.Pattern{Match: m})
 		}
 		for i, v := range rules.Values {
-			more.Values = append(more.Values, executor.Secret{Name: fmt.Sprint("V", i), Value: v})
+			more.Values = append(more.Values, redact.Secret{Name: fmt.Sprint("V", i), Value: v})
 		}
 		var tools []executor.Tool
 		named := map[string]bool{}

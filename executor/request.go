@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/replay"
 	"steno/schema"
@@ -194,7 +195,7 @@ type hiding struct {
 
 // hide finds what must not be recorded of a request. Nothing may be compared
 // with the request, and nobody else may see it, before that is done.
-func (r *Request) hide(by *Redactor) error {
+func (r *Request) hide(by *redact.Redactor) error {
 	for _, t := range []*string{&r.Name, &r.Key} {
 		text, replaced := schema.ValidUTF8(*t)
 		*t, r.replaced = text, r.replaced+replaced
@@ -207,14 +208,14 @@ func (r *Request) hide(by *Redactor) error {
 	}
 	r.Actor.ID, _ = by.Text(r.Actor.ID, "", nil) // as all words about people, without a mark
 	var h hiding
-	var m []Mark
+	var m []redact.Mark
 	h.args, m = by.JSON(r.Args, "/args", nil)
 	h.context, m = by.JSON(r.Context, "/context", m)
 	h.turn, m = by.JSON(r.Turn, "/turn", m)
 	if h.key, m = by.Text(r.Key, "/key", m); len(m) == 0 {
 		return nil
 	}
-	h.marks = appendMarks(nil, m)
+	h.marks = redact.AppendMarks(nil, m)
 	h.digest, h.raw = replay.Hidden(h.marks), r.sum
 	sum, err := schema.ArgsSHA256(h.args)
 	if err != nil {

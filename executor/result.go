@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/schema"
 )
@@ -22,9 +23,9 @@ type verdict struct {
 	decided   *decision // why it does not run, if that is still to be recorded
 	escalates bool      // it makes an edit task of an investigate task
 	over      resolution
-	replaced  int    // U+FFFD that inspect put in
-	left      int    // bytes that it left out
-	marks     []Mark // of what it redacted
+	replaced  int           // U+FFFD that inspect put in
+	left      int           // bytes that it left out
+	marks     []redact.Mark // of what it redacted
 }
 
 func (s *session) verdict(r Result, err error) verdict {
@@ -101,8 +102,8 @@ func (x *Executor) inspect(out *verdict) {
 	value(&r.Artifacts, "/artifacts")
 	value(&r.Meta, "/meta")
 	r.Patch, _ = x.redact.JSON(r.Patch, "", nil) // an event of its own, without marks
-	r.FilesRead, out.marks = x.redact.texts(r.FilesRead, "/files_read", out.marks)
-	r.FilesChanged, out.marks = x.redact.texts(r.FilesChanged, "/files_changed", out.marks)
+	r.FilesRead, out.marks = x.redact.Texts(r.FilesRead, "/files_read", out.marks)
+	r.FilesChanged, out.marks = x.redact.Texts(r.FilesChanged, "/files_changed", out.marks)
 }
 
 // A longText is a detail of an error that is cut to maxKilledOutput when nothing
@@ -110,7 +111,7 @@ func (x *Executor) inspect(out *verdict) {
 type longText string
 
 // details redacts details of an error.
-func (x *Executor) details(d map[string]any, m []Mark) (map[string]any, []Mark) {
+func (x *Executor) details(d map[string]any, m []redact.Mark) (map[string]any, []redact.Mark) {
 	if long, ok := d["output"].(longText); ok {
 		var text string
 		text, m = x.redact.Text(string(long), "/error/details/output", m)
@@ -158,7 +159,7 @@ func (out *verdict) record(d *desk, req *Request, attempt uint64) journal.Entry 
 		e.Raw("truncated", truncated(MaxOutput, e.left, "left_out"))
 	}
 	if len(out.marks) > 0 {
-		e.Raw("redacted", appendMarks(nil, out.marks))
+		e.Raw("redacted", redact.AppendMarks(nil, out.marks))
 	}
 	if e.replaced > 0 {
 		e.Uint("replaced", uint64(e.replaced))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/journal/journaltest"
 	"steno/replay"
@@ -68,7 +69,7 @@ func BenchmarkSteps(b *testing.B) {
 	})
 	b.Run("redact", func(b *testing.B) {
 		b.ReportAllocs()
-		if x.redact, err = NewRedactor([]byte("a secret"), Redaction{}); err != nil {
+		if x.redact, err = redact.New([]byte("a secret"), redact.Rules{}); err != nil {
 			b.Fatal(err)
 		}
 		v := verdict{result: Result{OK: true, Output: strings.Repeat("row 17: value=4711 status=ok\n", 36)}}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"steno/executor/redact"
 	"steno/schema"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -39,7 +40,7 @@ type MCPServer struct {
 	// for them. It wins over what the server says.
 	Tools map[string]MCPTool
 
-	secrets []Secret
+	secrets []redact.Secret
 }
 
 // An MCPTool is what an operator says of a tool; what is nil, empty or zero stays
@@ -237,8 +238,8 @@ func (s *MCPServer) secret(server, key string, v filled) {
 	words := append([]string{v.text, v.text[strings.LastIndexByte(v.text, ' ')+1:]}, v.values...)
 	slices.Sort(words)
 	for _, w := range slices.Compact(words) {
-		if secretValue(w) {
-			s.secrets = append(s.secrets, Secret{server + "/" + key, w})
+		if redact.LooksSecret(w) {
+			s.secrets = append(s.secrets, redact.Secret{Name: server + "/" + key, Value: w})
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"steno/executor/redact"
 	"steno/schema"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -27,9 +28,9 @@ type ToolsFile struct {
 	Workers  Workers // which tools of workers are called
 }
 
-// Secrets are the values that tools and servers get, for [Redaction]; as of other
+// Secrets are the values that tools and servers get, for [redact.Rules]; as of other
 // variables those that could be words are left out.
-func (f ToolsFile) Secrets() []Secret {
+func (f ToolsFile) Secrets() []redact.Secret {
 	list := f.Commands.Secrets()
 	for _, s := range f.Servers {
 		list = append(list, s.secrets...)

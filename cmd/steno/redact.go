@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"steno/executor"
+	"steno/executor/redact"
 	"steno/journal"
 	"steno/schema"
 )
@@ -19,8 +20,8 @@ func (a *app) redactFlag(c *cobra.Command) {
 }
 
 // redactor has the rules of --redact and the secret of the store.
-func (a *app) redactor(store *journal.Files) (*executor.Redactor, error) {
-	var more executor.Redaction
+func (a *app) redactor(store *journal.Files) (*redact.Redactor, error) {
+	var more redact.Rules
 	if a.redact != "" {
 		var err error
 		if more, err = executor.LoadRedaction(a.redact); err != nil {
@@ -38,7 +39,7 @@ func (a *app) redactor(store *journal.Files) (*executor.Redactor, error) {
 	if err != nil {
 		return nil, err
 	}
-	return executor.NewRedactor(secret, more)
+	return redact.New(secret, more)
 }
 
 // ids make call ids for lines without one, each its own for equal lines, and
@@ -46,7 +47,7 @@ func (a *app) redactor(store *journal.Files) (*executor.Redactor, error) {
 // is made from a secret: whoever reads it could try out what the secret is.
 type ids struct {
 	seen   map[string]int
-	redact *executor.Redactor
+	redact *redact.Redactor
 	store  bool // redact has the store's secret
 }
 
@@ -55,7 +56,7 @@ func (a *app) ids(b *backend) (n *ids, err error) {
 	n = &ids{seen: map[string]int{}, store: a.nats == ""}
 	switch {
 	case !n.store: // its secret is not to be had
-		n.redact, err = executor.NewRedactor(nil, executor.Redaction{})
+		n.redact, err = redact.New(nil, redact.Rules{})
 	case b.store != nil:
 		n.redact, err = a.redactor(b.store)
 	default: // a serve has it

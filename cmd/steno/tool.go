@@ -16,6 +16,7 @@ import (
 
 	"steno/executor"
 	"steno/executor/mcp"
+	"steno/executor/redact"
 	"steno/schema"
 )
 
@@ -83,7 +84,7 @@ func (a *app) registry(ctx context.Context) (*executor.Registry, *mcp.Servers, e
 		return nil, nil, err
 	}
 	cfg := executor.Config{Tools: reg, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelError}))}
-	if cfg.Redact, err = executor.NewRedactor(nil, executor.Redaction{Values: file.Secrets()}); err != nil {
+	if cfg.Redact, err = redact.New(nil, redact.Rules{Values: file.Secrets()}); err != nil {
 		return nil, nil, err
 	}
 	if _, err := os.Stat(a.dir); err == nil {

@@ -17,6 +17,7 @@ import (
 
 	"steno/executor"
 	"steno/executor/mcp"
+	"steno/executor/redact"
 	"steno/schema"
 )
 
@@ -97,7 +98,7 @@ func (b *bench) startAs(cfg executor.MCPServer, change ...func(*executor.MCPServ
 	if err := os.MkdirAll(filepath.Join(secret, "sessions"), 0o700); err != nil {
 		b.t.Fatal(err)
 	}
-	redact, err := executor.NewRedactor(nil, executor.Redaction{})
+	redact, err := redact.New(nil, redact.Rules{})
 	if err != nil {
 		b.t.Fatal(err)
 	}

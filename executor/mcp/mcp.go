@@ -26,6 +26,7 @@ import (
 	"sync"
 
 	"steno/executor"
+	"steno/executor/redact"
 )
 
 // Options say how servers are run.
@@ -33,9 +34,9 @@ type Options struct {
 	Protect []string // folders that their programs must not see: the store's
 	// Redact takes secrets out of what servers say, where that is shown or becomes
 	// part of a message; nil takes nothing out.
-	Redact *executor.Redactor
+	Redact *redact.Redactor
 	// Logger gets what operators need to know, also what programs print to standard
-	// error; see [executor.Redactor.Handler]. slog.Default if nil.
+	// error; see [redact.Redactor.Handler]. slog.Default if nil.
 	Logger *slog.Logger
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"steno/executor"
 	"steno/executor/mcp"
+	"steno/executor/redact"
 )
 
 // The data of an event may stand in several lines; the values in it stay as they came.
@@ -56,7 +57,7 @@ func TestT10AResultInSeveralLinesOfAnEvent(t *testing.T) {
 // A line that is cut loses its last word: half a secret would not be found.
 func TestNoHalfOfASecretIsLogged(t *testing.T) {
 	t.Parallel()
-	redact, err := executor.NewRedactor(nil, executor.Redaction{})
+	redact, err := redact.New(nil, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,6 @@
 //go:build !race
 
-package executor_test
+package redact_test
 
 import (
 	"strings"

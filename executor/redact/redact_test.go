@@ -1,4 +1,4 @@
-package executor_test
+package redact_test
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,7 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"steno/executor"
+	"steno/executor/redact"
 	"steno/schema"
 )
 
@@ -30,19 +28,19 @@ const (
 
 var redactSecret = []byte("0123456789abcdef0123456789abcdef")
 
-func redactor(t testing.TB, more executor.Redaction) *executor.Redactor {
+func redactor(t testing.TB, more redact.Rules) *redact.Redactor {
 	t.Helper()
-	r, err := executor.NewRedactor(redactSecret, more)
+	r, err := redact.New(redactSecret, more)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-var operatorRules = executor.Redaction{
+var operatorRules = redact.Rules{
 	Keys:     []string{"badge_number"},
-	Patterns: []executor.Pattern{{Name: "ticket", Match: `(?i)ticket-[0-9]{6}`}, {Name: "tck", Match: `(TCK|TK[JK])[0-9]+`}, {Match: `-----BEGIN [A-Z ]+-----[\s\S]*?-----END [A-Z ]+-----`}},
-	Values:   []executor.Secret{{Name: "DB", Value: madeValue}, {Name: "PIN", Value: "90210443"}},
+	Patterns: []redact.Pattern{{Name: "ticket", Match: `(?i)ticket-[0-9]{6}`}, {Name: "tck", Match: `(TCK|TK[JK])[0-9]+`}, {Match: `-----BEGIN [A-Z ]+-----[\s\S]*?-----END [A-Z ]+-----`}},
+	Values:   []redact.Secret{{Name: "DB", Value: madeValue}, {Name: "PIN", Value: "90210443"}},
 }
 
 func TestRedactionOfText(t *testing.T) {
@@ -147,7 +145,7 @@ func TestRedactionOfJSON(t *testing.T) {
 // them to whoever has no secret.
 func TestTheMarkHasAKeyedHash(t *testing.T) {
 	t.Parallel()
-	r := redactor(t, executor.Redaction{})
+	r := redactor(t, redact.Rules{})
 	h := hmac.New(sha256.New, redactSecret)
 	h.Write([]byte("1234"))
 	want := "hmac-sha256:" + hex.EncodeToString(h.Sum(nil))
@@ -166,7 +164,7 @@ func TestTheMarkHasAKeyedHash(t *testing.T) {
 
 func TestManyMarksAreBounded(t *testing.T) {
 	t.Parallel()
-	r := redactor(t, executor.Redaction{})
+	r := redactor(t, redact.Rules{})
 	text := func(last string) string {
 		return strings.Repeat("PASSWORD=hunter\n", 1000) + "PASSWORD=" + last + "\n"
 	}
@@ -191,50 +189,46 @@ func TestAPatternInALongText(t *testing.T) {
 	}
 }
 
-func TestRedactionRulesThatAreRefused(t *testing.T) {
+func TestRulesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	short := write("short", "abc\n")
-	for i, c := range []struct{ doc, want string }{
-		{"version: 2\n", "version"},
-		{"version: 1\nkey: [a]\n", "key"},
-		{"version: 1\nkeys: ['a b']\n", "a b"},
-		{"version: 1\npatterns: [{match: '[0-9]+'}]\n", "in a row"},
-		{"version: 1\npatterns: [{match: 'abc|[0-9]'}]\n", "in a row"},
-		{"version: 1\npatterns: [{match: '(?i)ask[0-9]+'}]\n", "in a row"},
-		{"version: 1\npatterns: [{match: '(?=abc)'}]\n", "RE2"},
-		{"version: 1\nenv: [STENO_TEST_NOT_SET]\n", "STENO_TEST_NOT_SET"},
-		{"version: 1\nfiles: [" + filepath.Join(dir, "none") + "]\n", "none"},
-		{"version: 1\nfiles: [" + short + "]\n", "short"},
+	for _, c := range []struct {
+		rules redact.Rules
+		want  string
+	}{
+		{redact.Rules{Keys: []string{"a b"}}, "a b"},
+		{redact.Rules{Keys: []string{""}}, "letters"},
+		{redact.Rules{Keys: []string{strings.Repeat("k", 65)}}, "letters"},
+		{redact.Rules{Patterns: []redact.Pattern{{Match: `[0-9]+`}}}, "in a row"},
+		{redact.Rules{Patterns: []redact.Pattern{{Match: `abc|[0-9]`}}}, "in a row"},
+		{redact.Rules{Patterns: []redact.Pattern{{Match: `(?i)ask[0-9]+`}}}, "in a row"},
+		{redact.Rules{Patterns: []redact.Pattern{{Name: "ahead", Match: `(?=abc)`}}}, `"ahead" is no RE2`},
+		{redact.Rules{Values: []redact.Secret{{Name: "PIN", Value: "abc4567"}}}, "PIN"},
 	} {
-		_, err := executor.LoadRedaction(write(fmt.Sprint(i), c.doc))
-		if !errors.Is(err, schema.InvalidConfig) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "abc\n") {
-			t.Errorf("%q: %v", c.doc, err)
+		if _, err := redact.New(nil, c.rules); !errors.Is(err, schema.InvalidConfig) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "abc4567") {
+			t.Errorf("%v: %v", c.rules, err)
 		}
 	}
-	if _, err := executor.LoadRedaction(filepath.Join(dir, "gone")); !errors.Is(err, schema.InvalidConfig) {
-		t.Errorf("a file that is not there: %v", err)
-	}
-	whole := write("whole", "first line 1\nsecond line\n")
-	lines := write("env", "# of the deployment\nexport DB_PASS='hunter-2-hunter'\nMODE=on\nURL=http://x.invalid\n")
-	got, err := executor.LoadRedaction(write("good", "version: 1\nkeys: [a]\nfiles: ["+whole+", "+lines+"]\n"))
-	want := []executor.Secret{{Name: whole, Value: "first line 1\nsecond line"}, {Name: "DB_PASS", Value: "hunter-2-hunter"}, {Name: "URL", Value: "http://x.invalid"}}
-	if err != nil || !slices.Equal(got.Values, want) {
-		t.Errorf("values %v, %v", got.Values, err)
+}
+
+func TestSecretsOfAFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]redact.Secret{
+		"first line 1\nsecond line\n": {{Name: "f", Value: "first line 1\nsecond line"}},
+		"# of the deployment\nexport DB_PASS='hunter-2-hunter'\nMODE=on\nURL=http://x.invalid\n": {
+			{Name: "DB_PASS", Value: "hunter-2-hunter"}, {Name: "URL", Value: "http://x.invalid"}},
+		"KEY=hunter-2-hunter\n": {{Name: "KEY", Value: "hunter-2-hunter"}, {Name: "f", Value: "KEY=hunter-2-hunter"}},
+		"short\n":               {{Name: "f", Value: "short"}},
+	} {
+		if got := redact.FileSecrets("f", text); !slices.Equal(got, want) {
+			t.Errorf("%q: %v", text, got)
+		}
 	}
 }
 
 func TestTheEnvironmentIsKnown(t *testing.T) {
 	t.Setenv("STENO_TEST_TOKEN", "q7w8e9r0t1")
 	t.Setenv("STENO_TEST_SECRET", "development")
-	r := redactor(t, executor.Redaction{})
+	r := redactor(t, redact.Rules{})
 	if got, marks := r.Text("is q7w8e9r0t1 in development?", "", nil); got != "is [redacted] in development?" || marks[0].Rule != "value:STENO_TEST_TOKEN" {
 		t.Errorf("%q, %v", got, marks)
 	}
@@ -255,9 +249,9 @@ func TestTheLogOfAProcessIsRedacted(t *testing.T) {
 // their case and the dashes between them, and however short it is.
 func TestNamesOfSecretsInAllTheirForms(t *testing.T) {
 	t.Parallel()
-	r := redactor(t, executor.Redaction{Keys: []string{"k", "pin2", "2fa", "badge_number"}})
+	r := redactor(t, redact.Rules{Keys: []string{"k", "pin2", "2fa", "badge_number"}})
 	for _, name := range []string{"k", "K", "-k", "p-in2", "PIN_2", "pin-2", "2FA", "2f_a", "badge-numbe-r", "BadgeNumber", "password", "PassworD", "passwor-d", "db_password", "MY_TOKEN", "x-api-key", "xapike_y"} {
-		if !executor.SecretKey(r, name) {
+		if !redact.SecretKey(r, name) {
 			t.Errorf("%s is no name of a secret", name)
 		}
 		if text, marks := r.Text("a "+name+"=hun+ter2 b", "", nil); text != "a "+name+"=[redacted] b" || len(marks) != 1 {
@@ -265,7 +259,7 @@ func TestNamesOfSecretsInAllTheirForms(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"kk", "pin", "fa", "number", "word", "passwords", "my_tokens", "", "2", "-", "d"} {
-		if text, marks := r.Text("a "+name+"=hun+ter2 b", "", nil); executor.SecretKey(r, name) || len(marks) > 0 {
+		if text, marks := r.Text("a "+name+"=hun+ter2 b", "", nil); redact.SecretKey(r, name) || len(marks) > 0 {
 			t.Errorf("%q is none: %s", name, text)
 		}
 	}
@@ -281,7 +275,7 @@ func FuzzRedact(f *testing.F) {
 	r := redactor(f, operatorRules)
 	f.Fuzz(func(t *testing.T, in []byte) {
 		text, _ := schema.ValidUTF8(string(in))
-		if quick, slow := executor.Spans(r, text), executor.SlowSpans(r, text); !slices.Equal(quick, slow) {
+		if quick, slow := redact.Spans(r, text), redact.SlowSpans(r, text); !slices.Equal(quick, slow) {
 			t.Fatalf("%q: quickly %v, slowly %v", text, quick, slow)
 		}
 		if out, marks := r.Text(text, "", nil); (out != text) != (len(marks) > 0) {
@@ -310,7 +304,7 @@ func FuzzRedact(f *testing.F) {
 }
 
 // redactedValue is Redactor.JSON on values.
-func redactedValue(r *executor.Redactor, v any) any {
+func redactedValue(r *redact.Redactor, v any) any {
 	switch v := v.(type) {
 	case string:
 		out, _ := r.Text(v, "", nil)
@@ -321,7 +315,7 @@ func redactedValue(r *executor.Redactor, v any) any {
 		}
 	case map[string]any:
 		for k, member := range v {
-			if executor.SecretKey(r, k) && !executor.StandsFor(member) {
+			if redact.SecretKey(r, k) && !redact.StandsFor(member) {
 				v[k] = "[redacted]"
 			} else {
 				v[k] = redactedValue(r, member)
@@ -364,7 +358,7 @@ func BenchmarkRedact(b *testing.B) {
 
 // However much is redacted before it, JSON in a string is looked at by its keys.
 func TestNestedJSONIsReadBehindManyMarks(t *testing.T) {
-	r, err := executor.NewRedactor(nil, executor.Redaction{})
+	r, err := redact.New(nil, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +387,7 @@ func TestNestedJSONIsReadBehindManyMarks(t *testing.T) {
 // What a terminal does not show stands between no name and its value, and is no
 // letter of a word; neither is the end of what a URL encodes.
 func TestColoursHideNoSecret(t *testing.T) {
-	r, err := executor.NewRedactor(nil, executor.Redaction{})
+	r, err := redact.New(nil, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package executor
+package redact
 
 import "strings"
 
@@ -139,6 +139,21 @@ func findPEM(_ *shape, s string, at, behind int) (from, to int) {
 		return at, behind + i + len(end)
 	}
 	return at, len(s)
+}
+
+// OpenKey is the beginning of a private key that does not end in a text, "" if
+// there is none.
+func OpenKey(text string) string {
+	const begins = "-----BEGIN "
+	at := strings.LastIndex(text, begins)
+	if at < 0 {
+		return ""
+	}
+	if from, to := findPEM(nil, text, at, at+len(begins)); to > from && to == len(text) && !strings.HasSuffix(text, "-----") {
+		header, _, _ := strings.Cut(text[at:], "\n")
+		return header[:min(len(header), 128)] + "\n"
+	}
+	return ""
 }
 
 // findPEMEnd finds the end of a private key whose beginning was cut off.

@@ -1,10 +1,9 @@
-package executor
+package redact
 
 import (
 	"math"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -16,9 +15,9 @@ import (
 	"steno/schema"
 )
 
-// A Redaction is what is secret besides what the built-in rules know. The zero
+// Rules are what is secret besides what the built-in rules know. The zero
 // value adds nothing.
-type Redaction struct {
+type Rules struct {
 	Keys     []string  // names whose values are secret, in JSON and in text; case, - and _ do not matter
 	Patterns []Pattern // what secrets look like
 	Values   []Secret  // secrets
@@ -41,68 +40,9 @@ const (
 	maxKeyName = 64 // bytes of a name before = or :
 )
 
-// LoadRedaction reads a file of --redact, which is YAML:
-//
-//	version: 1
-//	keys: [badge_number]
-//	patterns:
-//	  - {name: ticket, match: 'TCK-[0-9]{12}'}
-//	env: [DEPLOY_PASS] # variables whose values are secret
-//	files: [db.env]    # files whose content is secret, and each line NAME=value
-//
-// What is not absolute of files is beside the file itself.
-//
-// InvalidConfig says what is wrong; also a variable that is not set, and a file
-// that cannot be read, for else it would be taken for hidden and is not.
-func LoadRedaction(path string) (Redaction, error) {
-	bad := func(err error) (Redaction, error) {
-		e := schema.AsError(err)
-		e.Message = path + ": " + e.Message
-		return Redaction{}, e.With("next", "mend the file; the README has its form")
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return Redaction{}, schema.Errorf(schema.InvalidConfig, "the rules of redaction cannot be read: %s", path).With("next", "check the path of --redact").Cause(err)
-	}
-	var doc struct {
-		Version  int       `json:"version"`
-		Keys     []string  `json:"keys"`
-		Patterns []Pattern `json:"patterns"`
-		Env      []string  `json:"env"`
-		Files    []string  `json:"files"`
-	}
-	if err := readYAML(text, &doc); err != nil {
-		return bad(err)
-	}
-	if doc.Version != 1 {
-		return bad(schema.Errorf(schema.InvalidConfig, "version must be 1"))
-	}
-	r := Redaction{Keys: doc.Keys, Patterns: doc.Patterns}
-	for _, name := range doc.Env {
-		v, set := os.LookupEnv(name)
-		if !set {
-			return bad(schema.Errorf(schema.InvalidConfig, "the variable %s of env is not set", quoted(name)))
-		}
-		r.Values = append(r.Values, Secret{name, v})
-	}
-	for _, name := range doc.Files {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(filepath.Dir(path), name)
-		}
-		b, err := os.ReadFile(name)
-		if err != nil || len(b) > maxYAML {
-			return bad(schema.Errorf(schema.InvalidConfig, "%s of files cannot be read, or has more than %d bytes", quoted(name), maxYAML).Cause(err))
-		}
-		r.Values = append(r.Values, fileSecrets(name, string(b))...)
-	}
-	if _, err := NewRedactor(nil, r); err != nil {
-		return bad(err)
-	}
-	return r, nil
-}
-
-// fileSecrets are the values of a file: of its lines NAME=value, or the whole.
-func fileSecrets(name, text string) (list []Secret) {
+// FileSecrets are the values of the text of a file: of its lines NAME=value, or
+// the whole, by the name of the file.
+func FileSecrets(name, text string) (list []Secret) {
 	for line := range strings.Lines(text) {
 		key, value, is := strings.Cut(strings.TrimSpace(line), "=")
 		key = strings.TrimSpace(strings.TrimPrefix(key, "export "))
@@ -142,11 +82,11 @@ type pattern struct {
 // noRules finds nothing.
 var noRules = new(Redactor)
 
-// NewRedactor makes a Redactor of the built-in rules and of more. secret is the
+// New makes a Redactor of the built-in rules and of more. secret is the
 // key of the hashes, that of the store. Known values are also those of
 // variables of this process whose names say so, such as API_TOKEN.
 // InvalidConfig names the rule that cannot be used.
-func NewRedactor(secret []byte, more Redaction) (*Redactor, error) {
+func New(secret []byte, more Rules) (*Redactor, error) {
 	r := &Redactor{secret: secret, names: map[string]string{}}
 	for _, name := range secretKeys {
 		r.names[keyForm(name)] = "key:" + name
@@ -154,7 +94,7 @@ func NewRedactor(secret []byte, more Redaction) (*Redactor, error) {
 	for _, name := range more.Keys {
 		n := keyForm(name)
 		if n == "" || len(n) > maxKeyName || strings.ContainsFunc(n, func(c rune) bool { return c > math.MaxInt8 || !nameByte(byte(c)) }) {
-			return nil, schema.Errorf(schema.InvalidConfig, "the key %s is not 1 to %d letters, digits, - and _", quoted(name), maxKeyName)
+			return nil, schema.Errorf(schema.InvalidConfig, "the key %.200q is not 1 to %d letters, digits, - and _", name, maxKeyName)
 		}
 		r.names[n] = "key:" + name
 	}
@@ -185,12 +125,12 @@ func NewRedactor(secret []byte, more Redaction) (*Redactor, error) {
 		}
 		re, err := regexp.Compile(p.Match)
 		if err != nil {
-			return nil, schema.Errorf(schema.InvalidConfig, "the pattern %s is no RE2 expression", quoted(name)).Cause(err)
+			return nil, schema.Errorf(schema.InvalidConfig, "the pattern %.200q is no RE2 expression", name).Cause(err)
 		}
 		tree, _ := syntax.Parse(p.Match, syntax.Perl) // as Compile does
 		texts := required(tree.Simplify())
 		if shortest(texts) < minLiteral {
-			return nil, schema.Errorf(schema.InvalidConfig, "the pattern %s matches texts that have no %d bytes in common that stand in a row; it would be tried everywhere", quoted(name), minLiteral)
+			return nil, schema.Errorf(schema.InvalidConfig, "the pattern %.200q matches texts that have no %d bytes in common that stand in a row; it would be tried everywhere", name, minLiteral)
 		}
 		for _, l := range texts {
 			add(table, &literal{text: l.text, fold: l.fold, pattern: i})
@@ -199,12 +139,12 @@ func NewRedactor(secret []byte, more Redaction) (*Redactor, error) {
 	}
 	for _, v := range more.Values {
 		if len(v.Value) < minKnown {
-			return nil, schema.Errorf(schema.InvalidConfig, "the value of %s has less than %d bytes; so little stands in too much else", quoted(v.Name), minKnown)
+			return nil, schema.Errorf(schema.InvalidConfig, "the value of %.200q has less than %d bytes; so little stands in too much else", v.Name, minKnown)
 		}
 		addKnown(table, v)
 	}
 	for _, entry := range os.Environ() {
-		if name, value, _ := strings.Cut(entry, "="); secretVariable(name) && secretValue(value) {
+		if name, value, _ := strings.Cut(entry, "="); secretVariable(name) && LooksSecret(value) {
 			addKnown(table, Secret{name, value})
 		}
 	}
@@ -212,14 +152,15 @@ func NewRedactor(secret []byte, more Redaction) (*Redactor, error) {
 	return r, nil
 }
 
-// secretVariable says whether a variable of this process holds a secret, and
-// secretValue whether it can be told from a word.
+// secretVariable says whether a variable of this process holds a secret.
 func secretVariable(name string) bool {
 	name = strings.ToUpper(name)
 	return slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "_KEY", "APIKEY", "PGPASS"}, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-func secretValue(v string) bool {
+// LooksSecret says whether a value, as of a variable, can be told from a word. One
+// that cannot would be hidden wherever the word stands.
+func LooksSecret(v string) bool {
 	return len(v) >= minKnown && v[0] != '/' && !strings.ContainsAny(v, " \t\n") && strings.ContainsAny(v, "0123456789")
 }
 

@@ -1,4 +1,25 @@
-package executor
+// Package redact takes secrets out of JSON and text before these are recorded,
+// shown or logged, and says in marks where something was and what rule found it.
+// What it leaves keeps its bytes.
+//
+// A rule goes by a name, a look or a value, never by a guess at how random a text
+// is:
+//
+//   - key:NAME is a name whose value is secret: of a member in JSON, and before =
+//     or : in text, as a header, a variable or a flag. password, api_key and
+//     authorization are such names, as is what ends in access_token. A value that
+//     only stands for one stays, as ${PASSWORD}, null, a type or a call.
+//   - pattern:NAME is what secrets of a kind look like: tokens that say of whom
+//     they are, private keys, the password of a URL.
+//   - value:NAME is a known value, also as a URL and JSON spell it.
+//
+// [Rules] add to the built-in ones. JSON in a string of JSON is read as such, twice
+// at most; colours of a terminal hide nothing. What has no known name, look or
+// value is not found, and neither is what is encoded, as by base64.
+//
+// A [Redactor] is made once and used from many goroutines at a time, and so may be
+// the functions.
+package redact
 
 import (
 	"cmp"
@@ -40,8 +61,8 @@ const (
 	maxPointer = 200 // bytes; a longer one ends at an ancestor
 )
 
-// appendMarks adds marks as they are recorded.
-func appendMarks(b []byte, marks []Mark) []byte {
+// AppendMarks adds marks as they are recorded.
+func AppendMarks(b []byte, marks []Mark) []byte {
 	b = append(b, '[')
 	for i, m := range marks {
 		if i > 0 {
@@ -103,8 +124,9 @@ func (r *Redactor) Text(s, at string, m []Mark) (string, []Mark) {
 	return s, m
 }
 
-// texts is Text for several, which stand at at/0, at/1 and so on.
-func (r *Redactor) texts(list []string, at string, m []Mark) ([]string, []Mark) {
+// Texts is [Redactor.Text] for the texts of one field: all have its pointer, and
+// share the bound of its marks. The list itself stays as it is.
+func (r *Redactor) Texts(list []string, at string, m []Mark) ([]string, []Mark) {
 	owned := false
 	for i := range list {
 		n := len(m)
@@ -212,7 +234,7 @@ func (w *redaction) sofar() hash.Hash {
 	was := w.more
 	on, err := was.(hash.Cloner).Clone()
 	if err != nil {
-		panic("executor: a hash cannot be copied: " + err.Error()) // SHA-256 can be
+		panic("redact: a hash cannot be copied: " + err.Error()) // SHA-256 can be
 	}
 	w.more = on
 	return was

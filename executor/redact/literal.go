@@ -1,4 +1,4 @@
-package executor
+package redact
 
 import (
 	"regexp/syntax"
