@@ -64,13 +64,13 @@ func (x *recordedEvent) is(e journal.Entry) bool {
 	return err == nil && x.typ == e.Type && bytes.Equal(x.data, data)
 }
 
-// OpenRecording reads a session up to event asOf, all of it if that is 0. redact
+// OpenRecording reads a session up to event asOf, all of it if that is 0. redactor
 // must have the rules with which it was recorded, as far as they changed its
 // arguments. A log does not say what a model was told of tools: of those that it
 // has calls of, session.tools tells what tools says, and of others their names. The
 // results are kept in memory. Damage is an error.
-func OpenRecording(ctx context.Context, store journal.Store, session string, asOf uint64, redact *redact.Redactor, tools ...Tool) (*Recording, error) {
-	r := &Recording{session: session, store: store, redact: redact, state: replay.New(), named: map[string]*recordedCall{}, noted: map[string]int{}}
+func OpenRecording(ctx context.Context, store journal.Store, session string, asOf uint64, redactor *redact.Redactor, tools ...Tool) (*Recording, error) {
+	r := &Recording{session: session, store: store, redact: redactor, state: replay.New(), named: map[string]*recordedCall{}, noted: map[string]int{}}
 	args, results := map[string]jsontext.Value{}, map[string]jsontext.Value{}
 	scan := journal.NewScan(store, session, journal.ScanOptions{Strict: true, State: r.state})
 	for it, err := range scan.Items(ctx) {

@@ -187,11 +187,11 @@ func served(t *testing.T, p *place, tools ...executor.Tool) (*executor.Recording
 	if err != nil {
 		t.Fatal(err)
 	}
-	redact, err := redact.New(secret, redact.Rules{})
+	redactor, err := redact.New(secret, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := executor.OpenRecording(t.Context(), store, "s1", 0, redact, tools...)
+	r, err := executor.OpenRecording(t.Context(), store, "s1", 0, redactor, tools...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,12 +366,12 @@ func TestS10CallsSideBySideMayComeInAnyOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	redact, err := redact.New(secret, redact.Rules{})
+	redactor, err := redact.New(secret, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for order, want := range map[string]string{"1 2 3": "one two three", "2 1 3": "two one three", "3 1 2": "- one two", "2 3 1": "two - one", "1 2 3 4": "one two three -"} {
-		r, err := executor.OpenRecording(t.Context(), store, "s1", 0, redact)
+		r, err := executor.OpenRecording(t.Context(), store, "s1", 0, redactor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -389,11 +389,11 @@ func TestS10CallsSideBySideMayComeInAnyOrder(t *testing.T) {
 		}
 	}
 	for asOf, kind := range map[uint64]schema.Kind{99: schema.NotFound} {
-		if _, err := executor.OpenRecording(t.Context(), store, "s1", asOf, redact); schema.KindOf(err) != kind {
+		if _, err := executor.OpenRecording(t.Context(), store, "s1", asOf, redactor); schema.KindOf(err) != kind {
 			t.Errorf("as of %d: %v", asOf, err)
 		}
 	}
-	if _, err := executor.OpenRecording(t.Context(), store, "none", 0, redact); schema.KindOf(err) != schema.NotFound {
+	if _, err := executor.OpenRecording(t.Context(), store, "none", 0, redactor); schema.KindOf(err) != schema.NotFound {
 		t.Error(err)
 	}
 }

@@ -98,11 +98,11 @@ func (b *bench) startAs(cfg executor.MCPServer, change ...func(*executor.MCPServ
 	if err := os.MkdirAll(filepath.Join(secret, "sessions"), 0o700); err != nil {
 		b.t.Fatal(err)
 	}
-	redact, err := redact.New(nil, redact.Rules{})
+	redactor, err := redact.New(nil, redact.Rules{})
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	b.all = mcp.StartQuick(b.reg, []executor.MCPServer{cfg}, mcp.Options{Protect: []string{secret}, Redact: redact, Logger: slog.New(redact.Handler(slog.NewTextHandler(b.log, nil)))}, wait)
+	b.all = mcp.StartQuick(b.reg, []executor.MCPServer{cfg}, mcp.Options{Protect: []string{secret}, Redact: redactor, Logger: slog.New(redactor.Handler(slog.NewTextHandler(b.log, nil)))}, wait)
 	b.t.Cleanup(b.all.Close)
 	ctx, cancel := context.WithTimeout(b.t.Context(), deadline)
 	defer cancel()

@@ -57,14 +57,14 @@ func TestT10AResultInSeveralLinesOfAnEvent(t *testing.T) {
 // A line that is cut loses its last word: half a secret would not be found.
 func TestNoHalfOfASecretIsLogged(t *testing.T) {
 	t.Parallel()
-	redact, err := redact.New(nil, redact.Rules{})
+	redactor, err := redact.New(nil, redact.Rules{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const secret = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 	for _, before := range []string{"", strings.Repeat("x ", 982), strings.Repeat("x ", 990), strings.Repeat("x", 1975)} {
 		var log bytes.Buffer
-		fmt.Fprintln(mcp.Stderr(slog.New(redact.Handler(slog.NewTextHandler(&log, nil)))), before+secret)
+		fmt.Fprintln(mcp.Stderr(slog.New(redactor.Handler(slog.NewTextHandler(&log, nil)))), before+secret)
 		if strings.Contains(log.String(), "ghp_a") || log.Len() == 0 {
 			t.Errorf("behind %d bytes: %s", len(before), &log)
 		}
