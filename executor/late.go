@@ -3,6 +3,7 @@ package executor
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"slices"
 	"time"
@@ -77,13 +78,38 @@ func (s *session) noteLate(req *Request, attempt uint64, out verdict) error {
 }
 
 func (s *session) note(callID string, result jsontext.Value) error {
+	_, err := s.append(lateNote(callID, result))
+	return err
+}
+
+func lateNote(callID string, result jsontext.Value) journal.Entry {
 	var o schema.Object
 	o.Text("call_id", callID).Text("text", "a late result of a call that has a genuine one")
 	if len(result) <= maxNoted {
 		o.Raw("result", result)
 	}
-	_, err := s.append(journal.Entry{Type: schema.TypeNote, Data: o.Bytes()})
-	return err
+	return journal.Entry{Type: schema.TypeNote, Data: o.Bytes()}
+}
+
+// maxNotes bounds the late results that are known to be noted.
+const maxNotes = 1 << 10
+
+// noteOnce keeps a late result that may be sent again, where its answer was lost.
+// The caller holds phases for writing.
+func (s *session) noteOnce(callID string, result jsontext.Value) (journal.Record, error) {
+	sum := sha256.Sum256(append([]byte(callID+" "), result...))
+	if seq, is := s.noted[sum]; is {
+		return s.journal.Event(s.ctx, seq)
+	}
+	r, err := s.append(lateNote(callID, result))
+	if err != nil {
+		return journal.Record{}, err
+	}
+	if s.noted == nil || len(s.noted) == maxNotes {
+		s.noted = map[[sha256.Size]byte]uint64{}
+	}
+	s.noted[sum] = r[0].Seq
+	return r[0], nil
 }
 
 // genuine reports whether a tool has said what became of the call.
@@ -283,10 +309,7 @@ func (s *session) take(l *lateResult) (journal.Record, error) {
 			return s.journal.Event(s.ctx, c.Result.Seq)
 		}
 		// Where it has none another attempt is at work, whose result counts.
-		if err := s.note(l.CallID, l.Data); err != nil {
-			return journal.Record{}, err
-		}
-		return s.journal.Event(s.ctx, s.journal.Head().Seq)
+		return s.noteOnce(l.CallID, l.Data)
 	}
 	// Where it has none its tool is being asked what became of it, which nobody
 	// needs to guess any more.
@@ -321,18 +344,28 @@ func (l *lateResult) over(seq uint64) []byte {
 }
 
 // same reports whether the result that is recorded is this one: it may have been
-// on the disk when the session was lost, or who delivers it had no answer.
+// on the disk when the session was lost, or who delivers it had no answer. Of
+// what is large the late one has less, and says so.
 func (s *session) same(c *replay.Call, l *lateResult) bool {
 	r, err := s.journal.Event(s.ctx, c.Result.Seq)
 	if err != nil || c.Result.Attempt != l.Attempt {
 		return false
 	}
-	n := len(c.Superseded)
-	if n > 0 && bytes.Equal(r.Data, l.over(c.Superseded[n-1])) {
-		return true
+	var was, is map[string]jsontext.Value
+	if schema.Unmarshal(r.Data, &was) != nil || schema.Unmarshal(l.Data, &is) != nil || was["by"] != nil { // who has decided it
+		return false
 	}
-	var d struct {
-		By jsontext.Value `json:"by"` // who has decided it
+	if len(c.Superseded) > 0 && string(was["reason"]) != `"late"` {
+		return false
 	}
-	return n == 0 && schema.Unmarshal(r.Data, &d) == nil && d.By == nil
+	short := is["truncated"] != nil
+	for _, key := range []string{"ok", "error", "exit_code", "summary", "files_read", "files_changed", "artifacts", "terminate", "output", "content", "structured"} {
+		if short && len(is[key]) < len(was[key]) && (key == "output" || key == "content" || key == "structured") {
+			continue
+		}
+		if !bytes.Equal(was[key], is[key]) {
+			return false
+		}
+	}
+	return true
 }

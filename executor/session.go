@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -57,6 +58,7 @@ type session struct {
 	// Held for reading while a call is admitted and its start recorded, and for
 	// writing while the phase, the task or the policy changes. Taken before all others.
 	phases sync.RWMutex
+	noted  map[[sha256.Size]byte]uint64 // late results, and the numbers of their notes; guarded by phases
 
 	repeats repeats
 

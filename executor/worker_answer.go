@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"slices"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -49,7 +50,7 @@ func readAnswer(m *nats.Msg) (res Result, cause string, err error) {
 	code := m.Header.Get(micro.ErrorCodeHeader)
 	if code != "" {
 		if err := schema.ParseEnvelope(m.Data); err != nil {
-			return Result{}, "", err
+			return Result{}, "", declared(err)
 		}
 		return Result{}, m.Header.Get(micro.ErrorHeader), schema.Errorf(schema.ToolFailed, "the worker failed unexpectedly").With("class", "worker").With("code", shorten(code, 64))
 	}
@@ -74,7 +75,7 @@ func readAnswer(m *nats.Msg) (res Result, cause string, err error) {
 	}
 	switch {
 	case a.Error != nil && a.Error.Kind != "":
-		return Result{}, "", a.Error.Err()
+		return Result{}, "", declared(a.Error.Err())
 	case a.Error != nil:
 		return bad("its error has no kind")
 	case a.OK == nil:
@@ -87,6 +88,28 @@ func readAnswer(m *nats.Msg) (res Result, cause string, err error) {
 	}
 	return Result{OK: *a.OK, Output: a.Output, ExitCode: a.ExitCode, Summary: a.Summary, Content: a.Content, Structured: a.Structured, Artifacts: a.Artifacts,
 		FilesRead: a.FilesRead, FilesChanged: a.FilesChanged, Terminate: a.Terminate, replaced: replaced}, "", nil
+}
+
+// mayDeclare are the kinds that a worker may give its error. Those of policy,
+// approvals, leases, logs and the queue are steno's alone to say, and so is
+// interrupted. What leaves the outcome open is there only where it is the
+// worker's own word for it: that it was told to stop, or does not know.
+var mayDeclare = []schema.Kind{
+	schema.InvalidArgs, schema.OutsideWorkspace, schema.ProtectedPath, schema.NotFound, schema.ResourceMissing, schema.NoMatch, schema.NotUnique,
+	schema.ReadFailed, schema.WriteFailed, schema.CommandFailed, schema.PayloadTooLarge, schema.ToolFailed, schema.Unavailable,
+	schema.Timeout, schema.Cancelled, schema.OutcomeUnknown,
+}
+
+// declared is the error that a worker has given as its answer, with a kind that
+// it may give: of any other it says that beside tool_failed, as of one that is on
+// no list.
+func declared(err error) error {
+	e := schema.AsError(err)
+	if k := e.Kind; !slices.Contains(mayDeclare, k) && k.Info().Origin != "provider" {
+		e.With("kind", string(k)).Kind = schema.ToolFailed
+	}
+	delete(e.Details, "session") // which steno says
+	return e
 }
 
 // sound says whether a result that comes late is what its tool declares, if the

@@ -308,3 +308,79 @@ func TestAWorkerBeginsNoAttemptThatIsOver(t *testing.T) {
 		t.Errorf("%d attempts were made", n)
 	}
 }
+
+// A worker's answer is a result, whatever kind its error claims to be of. What
+// leaves an outcome open, so that it may be settled again, is only that the worker
+// itself does not know, or was stopped.
+func TestAWorkerGivesItsErrorNoKindOfStenos(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node(nil, withWorkers())
+	n.open("s1")
+	answers := make(chan schema.Kind, 1)
+	p.raw("liar", rawDefinition, func(_ *nats.Conn, r micro.Request) {
+		_ = r.Respond(fmt.Appendf(nil, `{"ok":false,"error":{"kind":%q,"message":"m","details":{"session":"other"}}}`, <-answers))
+	})
+	for _, kind := range schema.Kinds() {
+		answers <- kind.Kind
+		id := string(kind.Kind)
+		data := n.call("s1", id, "liar", `{}`).Data
+		got := kindOfResult(t, data)
+		open := p.read("s1").State.Call(id).Result.Open()
+		switch kind.Kind {
+		case schema.OutcomeUnknown, schema.Timeout, schema.Cancelled:
+			if got != kind.Kind || !open {
+				t.Errorf("%s: the result is %s", id, data)
+			}
+		case schema.InvalidArgs, schema.NotFound, schema.NoMatch, schema.Unavailable, schema.RateLimited:
+			if got != kind.Kind || open {
+				t.Errorf("%s: the result is %s", id, data)
+			}
+		case schema.Interrupted, schema.Detached, schema.PermissionDenied, schema.ApprovalDenied, schema.SessionWriterLost, schema.CorruptLogLine,
+			schema.Internal, schema.RepeatLimit, schema.UnknownTool, schema.CallConflict, schema.PoisonMessage, schema.CorruptAuth:
+			if got != schema.ToolFailed || open || !strings.Contains(string(data), `"kind":"`+id+`"`) {
+				t.Errorf("%s: the result is %s", id, data)
+			}
+		default:
+			if open {
+				t.Errorf("%s leaves the outcome open: %s", id, data)
+			}
+		}
+		if strings.Contains(string(data), `"other"`) {
+			t.Errorf("%s: the worker says which session it is: %s", id, data)
+		}
+	}
+}
+
+// A late result of a call that has a genuine one is kept as a note, once, however
+// often it is sent; the recorded one once more is no news.
+func TestALateResultOfAWorkerBesideAGenuineOneIsNotedOnce(t *testing.T) {
+	p := newPlace(t, journaltest.NATSOptions{})
+	n := p.node(nil, withWorkers())
+	n.open("s1")
+	to := make(chan string, 1)
+	large := strings.Repeat("all of it. ", 2000)
+	p.raw("talks", rawDefinition, func(_ *nats.Conn, r micro.Request) {
+		to <- nats.Header(r.Headers()).Get("Steno-Result-To")
+		_ = r.Respond([]byte(`{"ok":true,"output":"` + large + `","structured":{"n":1}}`))
+	})
+	data := n.call("s1", "c1", "talks", `{}`).Data
+	late := wait(t, "the request", to)
+	tell := func(notes int, answer string) {
+		t.Helper()
+		if _, err := ask(t, n.conn, late, answer); err != nil {
+			t.Fatal(err)
+		}
+		if l := p.read("s1"); l.State.Notes != notes {
+			t.Errorf("%d notes after %.60s; %d expected", l.State.Notes, answer, notes)
+		}
+	}
+	tell(0, `{"ok":true,"output":"`+large+`","structured":{"n":1}}`)
+	for range 3 {
+		tell(1, `{"ok":false,"output":"another"}`)
+	}
+	tell(2, `{"ok":true,"output":"`+large+`","structured":{"n":2}}`)
+	tell(3, `{"ok":false,"error":{"kind":"no_match","message":"m","details":{}}}`)
+	if now := n.call("s1", "c1", "talks", `{}`).Data; string(now) != string(data) {
+		t.Errorf("the result has become %.200s", now)
+	}
+}
