@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -114,7 +112,7 @@ func (a *app) gateway(ctx context.Context, how gateway) (err error) {
 	if err != nil && !errors.Is(err, schema.NotFound) {
 		return err
 	}
-	host, err := (&sdk.IOTransport{Reader: io.NopCloser(a.in), Writer: kept{a.out}}).Connect(ctx)
+	host, err := mcp.Host{In: a.in, Out: a.out}.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -161,11 +159,6 @@ func (a *app) gateway(ctx context.Context, how gateway) (err error) {
 	defer a.tellStopping(ctx, grace)()
 	return g.Serve(ctx)
 }
-
-// kept is standard output, which a connection does not close.
-type kept struct{ io.Writer }
-
-func (kept) Close() error { return nil }
 
 // tellQuestions has the gateway know when a person is asked about a call, and has
 // answered.

@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
 	"steno/executor"
@@ -164,8 +162,7 @@ func (a *app) serveRecording(ctx context.Context, store *journal.Files, id strin
 		return err
 	}
 	if how == "mcp" {
-		host := &sdk.IOTransport{Reader: io.NopCloser(a.in), Writer: kept{a.out}}
-		if err := mcp.ServeRecording(ctx, store, id, asOf, r, host); err != nil {
+		if err := mcp.ServeRecording(ctx, store, id, asOf, r, mcp.Host{In: a.in, Out: a.out}); err != nil {
 			return schema.Errorf(schema.StdinError, "what the host says cannot be read").Cause(err)
 		}
 		return diverged(r, id)

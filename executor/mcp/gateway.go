@@ -68,6 +68,11 @@ type Gateway struct {
 	begin sync.Once
 	work  sync.WaitGroup // answers that are still to be given
 
+	// What the host says to the server, in its order: one that does not read must
+	// not keep us from reading what the host says.
+	pass chan func()
+	last chan struct{} // closed once the last of them is passed on; of whoever reads the host
+
 	connecting sync.Mutex // held while a connection is made
 	listing    sync.Mutex // held while the tools are listed
 
@@ -124,10 +129,12 @@ type call struct {
 // NewGateway makes a gateway. id begins the ids of the calls that the host gives
 // none.
 func NewGateway(cfg GatewayConfig, id string) *Gateway {
-	g := &Gateway{cfg: cfg, id: id, ready: make(chan struct{}), calls: map[jsonrpc.ID]*call{}, byID: map[string]*call{}, waiting: map[string]bool{}, left: map[string][]string{},
+	g := &Gateway{cfg: cfg, id: id, ready: make(chan struct{}), pass: make(chan func(), maxPass), last: make(chan struct{}), calls: map[jsonrpc.ID]*call{}, byID: map[string]*call{}, waiting: map[string]bool{}, left: map[string][]string{},
 		asks: map[string]asked{}, names: map[string]named{}, known: Listing{Server: cfg.Known.Server}, recorded: cfg.Known.sum()}
+	close(g.last)
 	g.life, g.end = context.WithCancel(context.Background())
 	g.learn(cfg.Known.Content, false)
+	g.work.Go(g.passOn)
 	return g
 }
 
@@ -158,6 +165,10 @@ func (g *Gateway) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case err := <-said:
+		select { // its last words
+		case <-g.last:
+		case <-ctx.Done():
+		}
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
 			return nil
 		}
@@ -191,87 +202,6 @@ func (g *Gateway) do(f func()) {
 	if !g.ending {
 		g.work.Go(f)
 	}
-}
-
-// fromHost takes what the host says.
-func (g *Gateway) fromHost(ctx context.Context, m jsonrpc.Message) {
-	r, is := m.(*jsonrpc.Request)
-	if !is {
-		g.answerOfHost(m.(*jsonrpc.Response))
-		return
-	}
-	g.mu.Lock()
-	c := g.calls[r.ID]
-	inUse := r.IsCall() && c != nil && !c.given
-	g.mu.Unlock()
-	switch {
-	case inUse:
-		g.tell(&jsonrpc.Response{ID: r.ID, Error: errInUse})
-		return
-	case r.Method == "tools/call" && r.IsCall():
-		g.callTool(ctx, r)
-		return
-	case r.Method == "tools/call": // a server might run it, and nobody could be told what came of it
-		g.cfg.Log.Warn("a tools/call without an id was not passed on")
-		return
-	case r.Method == "notifications/cancelled" && g.cancelled(r):
-		return
-	}
-	g.mu.Lock()
-	switch r.Method {
-	case "initialize":
-		g.init, g.meta = r.Params, nil // what it has tried before does not hold
-	case "notifications/initialized":
-		g.inited = true
-	default:
-		g.notesMeta(r.Params)
-	}
-	g.mu.Unlock()
-	l, err := g.connected(ctx)
-	if err == nil {
-		if r.IsCall() {
-			err = l.relay(ctx, r)
-		} else {
-			err = l.write(ctx, r)
-		}
-	}
-	if r.Method != "initialize" { // from then on the server may be asked
-		g.begin.Do(func() { close(g.ready) })
-	}
-	if err != nil && r.IsCall() {
-		g.tell(&jsonrpc.Response{ID: r.ID, Error: protocolError(g.down(err))})
-	}
-}
-
-// notesMeta keeps what a request says of the protocol, for requests of our own.
-// The caller holds mu.
-func (g *Gateway) notesMeta(params json.RawMessage) {
-	if g.init != nil {
-		return // it was agreed on in the beginning
-	}
-	var v struct {
-		Meta object `json:"_meta"`
-	}
-	if json.Unmarshal(params, &v) != nil || len(v.Meta) == 0 {
-		return
-	}
-	delete(v.Meta, "progressToken")
-	if len(v.Meta) > 0 {
-		g.meta = v.Meta.text()
-	}
-}
-
-// answerOfHost passes an answer on to the server that has asked.
-func (g *Gateway) answerOfHost(r *jsonrpc.Response) {
-	id, _ := r.ID.Raw().(string)
-	g.mu.Lock()
-	a, ok := g.asks[id]
-	delete(g.asks, id)
-	g.mu.Unlock()
-	if !ok {
-		return
-	}
-	_ = a.by.write(context.Background(), &jsonrpc.Response{ID: a.id, Result: r.Result, Error: r.Error}) // one that has ended asks no more
 }
 
 // fromServer takes what the server says that is no answer to a request of ours.

@@ -74,10 +74,16 @@ func (g *Gateway) callTool(ctx context.Context, r *jsonrpc.Request) {
 		c.asked()
 	}
 	g.mu.Unlock()
-	g.begin.Do(func() { close(g.ready) })
+	before := g.last // what the host has said before the server hears before
 	req := executor.Request{CallID: c.id, Name: c.name, Args: jsontext.Value(args), Actor: g.cfg.Actor, Context: contextOf(p, r.ID)}
 	g.do(func() {
 		defer c.cancel()
+		select {
+		case <-before:
+		case <-ctx.Done():
+		case <-g.life.Done():
+		}
+		g.begin.Do(func() { close(g.ready) })
 		answer := g.answer(ctx, c, req, meta.Token)
 		g.mu.Lock()
 		if g.calls[r.ID] == c {
@@ -100,9 +106,7 @@ const invalidParams = -32602
 // its request, and what else the request says.
 func contextOf(p object, id jsonrpc.ID) jsontext.Value {
 	var o, all schema.Object
-	if text, err := json.Marshal(id.Raw()); err == nil {
-		o.Raw("request", text)
-	}
+	o.Raw("request", idText(id))
 	rest := object{}
 	for key, v := range p {
 		if key != "name" && key != "arguments" {

@@ -21,6 +21,7 @@ import (
 func TestT25TheWaitIsForThePersonOnly(t *testing.T) {
 	t.Parallel()
 	g := NewGateway(GatewayConfig{Wait: 10 * time.Millisecond, Here: func(next string) string { return next }, Log: slog.New(slog.DiscardHandler)}, "g")
+	defer g.Close()
 	cancelled := make(chan struct{}, 1)
 	c := &call{id: "c", waits: make(chan chan struct{}, 1), cancel: func() { cancelled <- struct{}{} }}
 	g.byID["c"] = c

@@ -39,6 +39,7 @@ func TestAServerThatReadsNothingIsStartedAgain(t *testing.T) {
 			m.ID = rpcID(t, n)
 		}
 		g.fromHost(t.Context(), m)
+		<-g.last
 		if m.IsCall() {
 			if r, is := (<-host.said).(*jsonrpc.Response); !is || r.Error == nil || r.ID != m.ID {
 				t.Fatalf("the host hears %v", r)
@@ -86,7 +87,7 @@ func TestAnIDThatIsInUseIsRefused(t *testing.T) {
 	refused(1)
 	ask(1, "ping")
 	refused(1)
-	go ask(2, "ping")
+	ask(2, "ping")
 	if m, err := far.Read(t.Context()); err != nil || m.(*jsonrpc.Request).ID != rpcID(t, 2) {
 		t.Fatalf("the server hears %v, %v", m, err)
 	}

@@ -56,20 +56,10 @@ func (l *lines) next() error {
 	if cap(l.held) > 1<<20 {
 		l.held = nil
 	}
-	l.held = l.held[:0]
-	long := false
-	for {
-		part, err := l.in.ReadSlice('\n')
-		if long = long || len(l.held)+len(part) > maxMessage; !long {
-			l.held = append(l.held, part...)
-		}
-		if err == bufio.ErrBufferFull {
-			continue
-		}
-		if err != nil && len(l.held) == 0 {
-			return err
-		}
-		break // the last line may have no end
+	var long bool
+	var err error
+	if l.held, long, err = readLine(l.in, l.held[:0]); err != nil && len(l.held) == 0 { // the last line may have no end
+		return err
 	}
 	text := bytes.TrimSpace(l.held)
 	switch {
