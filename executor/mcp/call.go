@@ -52,6 +52,9 @@ func (s *server) call(ctx context.Context, original string, call *executor.Invoc
 		}
 		text = (*stdjson.RawMessage)(&made)
 	}
+	if jsontext.Value(*text).Kind() != '{' { // null, of which a decoder makes nothing
+		return executor.Result{}, noResult()
+	}
 	var a answer
 	if err := json.Unmarshal(*text, &a, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return executor.Result{}, noResult().Cause(err)

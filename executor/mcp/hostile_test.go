@@ -105,6 +105,20 @@ func TestAnMCPServerThatDies(t *testing.T) {
 	}
 }
 
+// What is no result of the protocol is none in the log: its tool has run, and what
+// it says cannot be read.
+func TestAnMCPServerThatAnswersWithNoResult(t *testing.T) {
+	t.Parallel()
+	b := idle(t).start("")
+	for _, name := range []string{"null", "array", "string", "contents"} {
+		b.wantKind(name, schema.ToolFailed)
+		b.want("echo", `{"n":1}`, `{"n":1}`)
+	}
+	if n := b.noted("started"); n != 1 {
+		t.Errorf("it was started %d times", n)
+	}
+}
+
 func TestAnMCPServerThatDoesNotStart(t *testing.T) {
 	t.Parallel()
 	b := idle(t).start("exits")

@@ -133,7 +133,7 @@ func mustJSON(v any) []byte {
 
 func (r *raw) list(m *rawMessage) {
 	var tools []string
-	for _, name := range []string{"echo", "die", "hang", "twice", "strangers", "flood", "long", "longid", "image", "progress", "change", "garbage", "big", "fails", "env", "no"} {
+	for _, name := range []string{"echo", "die", "hang", "twice", "strangers", "flood", "long", "longid", "image", "progress", "change", "garbage", "big", "fails", "env", "no", "null", "array", "string", "contents"} {
 		tools = append(tools, rawTool(name, ""))
 	}
 	next := ""
@@ -228,6 +228,8 @@ func (r *raw) call(m *rawMessage) {
 		r.answer(m.ID, text(strings.Repeat("x", 4<<20)))
 	case "fails":
 		r.say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32602,"message":"no such thing; API_TOKEN=abcdefg123456"}}` + "\n")
+	case "null", "array", "string", "contents":
+		r.answer(m.ID, map[string]string{"null": "null", "array": "[]", "string": `"done"`, "contents": `{"content":"done"}`}[m.Params.Name])
 	case "no":
 		r.answer(m.ID, `{"content":[{"type":"text","text":"it cannot be done"}],"isError":true}`)
 	case "env":
