@@ -126,8 +126,8 @@ type call struct {
 	given              bool               // the host does not want an answer; guarded by Gateway.mu
 }
 
-// NewGateway makes a gateway. id begins the ids of the calls that the host gives
-// none.
+// NewGateway makes a gateway, which works until Close. id begins the ids of the
+// calls that the host gives none.
 func NewGateway(cfg GatewayConfig, id string) *Gateway {
 	g := &Gateway{cfg: cfg, id: id, ready: make(chan struct{}), pass: make(chan func(), maxPass), last: make(chan struct{}), calls: map[jsonrpc.ID]*call{}, byID: map[string]*call{}, waiting: map[string]bool{}, left: map[string][]string{},
 		asks: map[string]asked{}, names: map[string]named{}, known: Listing{Server: cfg.Known.Server}, recorded: cfg.Known.sum()}

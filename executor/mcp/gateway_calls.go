@@ -2,6 +2,8 @@ package mcp
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -393,4 +395,13 @@ func (g *Gateway) params(inv *executor.Invocation, original string) object {
 	p["name"], p["arguments"] = raw(original), json.RawMessage(inv.Args)
 	p["_meta"] = meta.text()
 	return p
+}
+
+func unknownName(c *call) string { return c.name[:min(len(c.name), 48)] + unknownSuffix(c.original) }
+
+// unknownSuffix ends the name in the log of a tool that the server does not have, by
+// which nobody else has a tool either.
+func unknownSuffix(original string) string {
+	sum := sha256.Sum256([]byte(original))
+	return "_" + hex.EncodeToString(sum[:4])
 }

@@ -143,12 +143,13 @@ func decodeHost(line []byte, long bool) (m jsonrpc.Message, refusal []byte) {
 		return m, nil
 	}
 	if id := idOf(line); r.IsCall() && id != nil {
-		r.ID = kept(id)
+		r.ID = hostID(id)
 	}
 	if r.Method == "notifications/cancelled" {
 		var p object
-		if json.Unmarshal(r.Params, &p) == nil && len(p["requestId"]) > 0 {
-			if name, is := kept(jsontext.Value(p["requestId"])).Raw().(string); is {
+		if json.Unmarshal(r.Params, &p) == nil {
+			id := jsontext.Value(p["requestId"])
+			if name, is := hostID(id).Raw().(string); is && (id.Kind() == '0' || id.Kind() == '"') {
 				p["requestId"] = raw(name)
 				r.Params = p.text()
 			}
@@ -162,8 +163,8 @@ func decodeHost(line []byte, long bool) (m jsonrpc.Message, refusal []byte) {
 // in several ways, and what begins like an id of ours. What follows is the id.
 const asItCame = ours + "host:"
 
-// kept is the id of a request of the host as it goes on from here.
-func kept(id jsontext.Value) jsonrpc.ID {
+// hostID is the id of a request of the host as it goes on from here.
+func hostID(id jsontext.Value) jsonrpc.ID {
 	text := string(bytes.TrimSpace(id))
 	var v any = asItCame + text
 	switch id.Kind() {

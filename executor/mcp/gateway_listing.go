@@ -343,10 +343,27 @@ func (g *Gateway) knows(ctx context.Context, c *call) error {
 		return nil
 	}
 	err := g.ask(ctx, c)
-	if err != nil && g.callable(c.name, c.original) {
+	if err == nil || g.callable(c.name, c.original) {
 		return nil
 	}
-	return err
+	if ctx.Err() != nil { // the host has let it go
+		return err
+	}
+	// Nobody knows whether there is such a tool. The executor says so, and records it.
+	c.name = unknownName(c)
+	why := protocolError(err).Message
+	t := executor.Tool{Name: c.name, Description: "A tool of an MCP server that cannot be asked.", Input: jsontext.Value(`{"type":"object"}`),
+		Ready: func() error {
+			return schema.Errorf(schema.Unavailable, "the MCP server cannot be asked for its tools: %s", why).Cause(err)
+		},
+		Run: func(context.Context, *executor.Invocation) (executor.Result, error) { return executor.Result{}, err }}
+	if err := g.cfg.Tools.Replace(t); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	g.names[c.name] = named{original: c.original} // a whole list takes it away
+	g.mu.Unlock()
+	return nil
 }
 
 // ask is for whoever holds listing.
@@ -358,7 +375,7 @@ func (g *Gateway) ask(ctx context.Context, c *call) error {
 		return g.down(err)
 	}
 	var all []Definition
-	for cursor := ""; ; {
+	for page, cursor := 1, ""; ; page++ {
 		p := object{}
 		if cursor != "" {
 			p["cursor"] = raw(cursor)
@@ -372,15 +389,15 @@ func (g *Gateway) ask(ctx context.Context, c *call) error {
 		if err != nil {
 			return g.down(err)
 		}
-		var page struct {
+		var list struct {
 			Tools []jsontext.Value `json:"tools"`
 			Next  string           `json:"nextCursor"`
 		}
-		if err := json.Unmarshal(answer, &page); err != nil {
+		if err := json.Unmarshal(answer, &list); err != nil {
 			return schema.Errorf(schema.ToolFailed, "the server's list of tools cannot be read").Cause(err)
 		}
-		all = append(all, g.definitions(page.Tools)...)
-		if cursor = page.Next; cursor == "" || endless(all) {
+		all = append(all, g.definitions(list.Tools)...)
+		if cursor = list.Next; cursor == "" || page == maxPages || endless(all) {
 			break
 		}
 	}
@@ -390,16 +407,9 @@ func (g *Gateway) ask(ctx context.Context, c *call) error {
 		return err
 	}
 	if !g.callable(c.name, c.original) { // the executor says that there is none, in the log too
-		c.name = c.name[:min(len(c.name), 48)] + unknownSuffix(c.original)
+		c.name = unknownName(c)
 	}
 	return nil
-}
-
-// unknownSuffix ends the name in the log of a tool that the server does not have, by
-// which nobody else has a tool either.
-func unknownSuffix(original string) string {
-	sum := sha256.Sum256([]byte(original))
-	return "_" + hex.EncodeToString(sum[:4])
 }
 
 // maxListed bounds a list that has no end.
